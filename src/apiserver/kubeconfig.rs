@@ -7,10 +7,11 @@ use super::{
 use crate::base::{
     FileVersion, Reloaded, SecretUrl, atomic_file, clock, error_chain,
     proxy::{Proxy, ProxyEnvironment},
-    x509,
+    spawn_blocking, x509,
 };
 use anyhow::Context as _;
 use base64::{Engine as _, engine::general_purpose::STANDARD};
+use futures::FutureExt as _;
 use kube::config::{
     AuthInfo, Cluster, Config, Context, KubeConfigOptions, Kubeconfig, KubeconfigError,
 };
@@ -26,7 +27,6 @@ use std::{
     },
     time::SystemTime,
 };
-use tokio::{runtime::Handle, task::spawn_blocking};
 
 /// The connections with one set of credentials, and the files that these come from.
 pub(super) struct ApiConnection {
@@ -96,7 +96,6 @@ impl ApiConnection {
 /// # Errors
 /// A file cannot be read or used. The error has the path of the kubeconfig.
 pub(super) async fn open(identity: ClientIdentity) -> anyhow::Result<Reloaded<ApiConnection>> {
-    let handle = Handle::current();
     let files: Vec<_> = [Some(identity.kubeconfig.clone()), identity.certificate.clone()]
         .into_iter()
         .flatten()
@@ -108,7 +107,7 @@ pub(super) async fn open(identity: ClientIdentity) -> anyhow::Result<Reloaded<Ap
         let path = identity.kubeconfig.display();
         // The first read runs no plugin: the start must not depend on a program that may hang or fail.
         let runs_programs = !is_first.swap(false, Ordering::Relaxed);
-        let read = handle.block_on(read(&identity, &mut named, runs_programs));
+        let read = read(&identity, &mut named, runs_programs);
         match read {
             Ok(connection) => {
                 is_known.store(true, Ordering::Relaxed);
@@ -132,8 +131,8 @@ pub(super) async fn open(identity: ClientIdentity) -> anyhow::Result<Reloaded<Ap
     spawn_blocking(open).await?
 }
 
-/// Builds the connection from the current files; without a transport if that needs a plugin and none may run.
-pub(super) async fn read(
+/// Builds the connection from the current files; without a transport if that needs a plugin and none may run. Blocking.
+pub(super) fn read(
     identity: &ClientIdentity,
     named_files: &mut Vec<(PathBuf, FileVersion)>,
     runs_programs: bool,
@@ -158,7 +157,9 @@ pub(super) async fn read(
             user.auth_info = Some(own);
         }
     }
-    let mut config = Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await?;
+    let options = KubeConfigOptions::default();
+    let config = Config::from_custom_kubeconfig(file, &options).now_or_never();
+    let mut config = config.context("the kubeconfig is not read at once")??;
     without_unused_roots(&mut config);
     let proxy = match proxy {
         Some(proxy) => Some(proxy),

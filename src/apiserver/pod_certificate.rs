@@ -23,6 +23,7 @@ use crate::{
     base::{
         DirtySet, clock, error_chain,
         metrics::{AtScrape, Metrics, ScrapeSample},
+        spawn_blocking,
     },
     model::PodUid,
 };
@@ -289,7 +290,7 @@ impl ApiCertificates {
         let parsed = parsed.with_context(|| format!("unknown key type {key_type:?}"))?;
         // The semaphore is never closed.
         let _permit = self.making.acquire().await;
-        let made = tokio::task::spawn_blocking(move || key::generate(parsed));
+        let made = spawn_blocking(move || key::generate(parsed));
         made.await?.context("while generating keypair")
     }
 

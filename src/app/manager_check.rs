@@ -3,12 +3,11 @@
 
 use super::{Finding, settings};
 use crate::{
-    base::error_chain,
+    base::{error_chain, spawn_blocking},
     config::KubeletConfig,
     host::{HostMachine, System},
     resources::managers,
 };
-use tokio::task::spawn_blocking;
 
 /// What keeps the managers from starting.
 ///

@@ -29,7 +29,7 @@ pub use preflight::{
 use crate::{
     apiserver::{ApiServer, configmap_secret::ConfigMapSecretReader},
     base::metrics::Metrics,
-    base::{TaskEnd, Tasks, panics::PanicScope, spawn},
+    base::{TaskEnd, Tasks, panics::PanicScope, spawn, spawn_blocking},
     config::{
         FeatureGate, KUBERNETES_VERSION, KubeletConfig, NODE_VERSION, local_socket,
         logging::{self, LogControl},
@@ -49,10 +49,7 @@ use node_check::{machine_problems, missing_resolv_conf};
 use open::Opened;
 use service_status::ServiceStatus;
 use std::{path::PathBuf, sync::Arc, time::Duration};
-use tokio::{
-    signal::unix::{SignalKind, signal},
-    task::spawn_blocking,
-};
+use tokio::signal::unix::{SignalKind, signal};
 
 /// Time for the tasks to stop.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);

@@ -2,7 +2,7 @@
 
 use crate::{
     apiserver::{ApiError, ApiServer, ClientIdentity, ResourcePath, kubeconfig_certificate},
-    base::{clock, error_chain, metrics::Metrics, otel::Tracer, x509},
+    base::{clock, error_chain, metrics::Metrics, otel::Tracer, spawn_blocking, x509},
     config::KubeletConfig,
     cri::{self, RuntimeConfig},
     host::{HostMachine, files::may_write, listener_of},
@@ -19,7 +19,7 @@ use std::{
     path::{Path, PathBuf},
     time::Duration,
 };
-use tokio::{task::spawn_blocking, time::timeout};
+use tokio::time::timeout;
 
 /// How long the runtime, the API server and the file systems may take.
 const TIMEOUT: Duration = Duration::from_secs(10);

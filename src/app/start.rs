@@ -2,7 +2,7 @@
 
 use super::{Periods, open::Opened, pod_certificates, settings};
 use crate::{
-    base::Tasks,
+    base::{Tasks, spawn_blocking},
     config::{FeatureGate, KubeletConfig},
     cri::{RuntimeFeatures, RuntimeInfo, features_store},
     host::{System, memory, own_address},
@@ -44,7 +44,7 @@ pub(super) async fn start(
     // Before the Node object is reported: it has to have the volumes in use.
     let csi = volumes.csi().clone();
     let found = csi.clone();
-    tokio::task::spawn_blocking(move || found.recover()).await?;
+    spawn_blocking(move || found.recover()).await?;
 
     let store = stores.state_store.clone();
     tasks.spawn("pod_state_store", store.run(tasks.shutdown()));

@@ -68,6 +68,11 @@ struct RuntimeClock {
     origin: Mutex<(Instant, Timestamp)>,
 }
 
+/// Whether the current runtime has a [`SimulatedWallClock`]: it runs in virtual time.
+pub(super) fn is_simulated() -> bool {
+    simulated().is_some()
+}
+
 fn simulated() -> Option<Timestamp> {
     if IS_SIMULATED.load(Ordering::Relaxed) { simulated_here() } else { None }
 }
@@ -166,6 +171,7 @@ mod tests {
     }
 
     #[test]
+    #[expect(clippy::disallowed_methods, reason = "a thread of the runtime is meant")]
     fn a_simulated_wall_clock_belongs_to_all_threads_of_one_runtime() {
         let runtime = || {
             let mut builder = tokio::runtime::Builder::new_multi_thread();

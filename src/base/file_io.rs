@@ -1,10 +1,11 @@
 //! Short blocking work on the kubelet's own files, with limited concurrency; the rule for missing files.
 
+use super::spawn_blocking;
 use std::io;
 use tokio::{
     runtime::{Handle, RuntimeFlavor},
     sync::Semaphore,
-    task::{JoinError, block_in_place, spawn_blocking},
+    task::{JoinError, block_in_place},
 };
 
 /// Concurrency limit. The work takes microseconds, so more threads would only cost memory; without a limit, hundreds

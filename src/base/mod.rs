@@ -8,6 +8,7 @@
 //! * Upstream: the parts of `k8s.io/client-go/util/flowcontrol` and `k8s.io/apimachinery` that a kubelet uses.
 
 pub mod clock;
+mod blocking;
 pub mod metrics;
 pub mod otel;
 pub mod atomic_file;
@@ -38,6 +39,7 @@ pub mod proxy;
 pub mod x509;
 mod work_queue;
 
+pub use blocking::spawn_blocking;
 pub use connections::{RequestRate, connections};
 pub use dirty::DirtySet;
 pub use early_release::{EarlyReleasePermit, EarlyReleaseSemaphore};

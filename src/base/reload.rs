@@ -2,7 +2,7 @@
 
 use super::{
     clock::{self, Instant},
-    error_chain,
+    error_chain, spawn_blocking,
 };
 use parking_lot::Mutex;
 use std::{
@@ -12,7 +12,7 @@ use std::{
     sync::Arc,
     time::Duration,
 };
-use tokio::{task::spawn_blocking, time::timeout};
+use tokio::time::timeout;
 
 /// Minimum interval between checks; files are only checked when the value is used.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);

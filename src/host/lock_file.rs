@@ -1,5 +1,6 @@
 //! The lock file, which prevents two kubelets from running on one machine.
 
+use crate::base::spawn_blocking;
 use anyhow::Context as _;
 use futures::StreamExt as _;
 use inotify::{EventStream, Inotify, WatchMask};
@@ -39,7 +40,7 @@ pub async fn take_lock(path: Option<&Path>, watch: bool) -> anyhow::Result<Optio
     };
     let shown = path.display().to_string();
     tracing::info!(path = shown, "Acquiring the file lock");
-    let taken = tokio::task::spawn_blocking(move || -> std::io::Result<_> {
+    let taken = spawn_blocking(move || -> std::io::Result<_> {
         let file = OpenOptions::new().create(true).truncate(false).write(true).open(&path)?;
         flock(&file, FlockOperation::LockExclusive)?;
         let watched = || {

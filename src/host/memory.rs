@@ -5,6 +5,7 @@
     reason = "functions of the C library that take plain numbers, and advice on mappings that are never written"
 )]
 
+use crate::base::spawn_blocking;
 use std::{fs, time::Duration};
 use tokio::{sync::watch, time::timeout};
 use tokio_util::sync::CancellationToken;
@@ -52,7 +53,7 @@ pub async fn trim_after_bursts(
     let work = async {
         loop {
             end_of_burst(&mut changes).await;
-            tokio::task::spawn_blocking(trim).await?;
+            spawn_blocking(trim).await?;
             if changes.changed().await.is_err() {
                 return Ok(());
             }

@@ -166,11 +166,12 @@ pub async fn read_head(
 mod tests {
     use super::*;
     use crate::base::clock;
+    use crate::base::spawn_blocking;
 
     async fn sh(script: &'static str, limit: Duration) -> io::Result<ProgramEnd> {
         let args = ["-c".to_owned(), script.to_owned()];
         let run = move || run(Program::new("sh", &args, limit));
-        tokio::task::spawn_blocking(run).await.unwrap()
+        spawn_blocking(run).await.unwrap()
     }
 
     #[tokio::test]
@@ -190,7 +191,7 @@ mod tests {
         assert_eq!(error.unwrap_err().kind(), io::ErrorKind::TimedOut);
         assert!(clock::since(started_at) < Duration::from_secs(30));
         let run = || run(Program::new("no-such-program", &[], Duration::from_secs(1)));
-        let error = tokio::task::spawn_blocking(run).await.unwrap();
+        let error = spawn_blocking(run).await.unwrap();
         assert_eq!(error.unwrap_err().kind(), io::ErrorKind::NotFound);
     }
 

@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     apiserver::ApiServer,
-    base::{Tasks, clock},
+    base::{Tasks, clock, spawn_blocking},
     cri::{ImageClient, RuntimeClient, RuntimeInfo},
     host::{self, HostMachine, MachineIdentity, MountEntry, go_architecture, own_address},
     model::NodeFacts,
@@ -136,7 +136,7 @@ pub(super) async fn start(
     }
     let (host, node_profile) = (deps.machine.clone(), profile.clone());
     let read = move || node_machine_info(&host, &node_profile);
-    let machine = tokio::task::spawn_blocking(read).await??;
+    let machine = spawn_blocking(read).await??;
     let root = profile.root_dir.clone();
     let manager = NodeManager::new(NodeManagerDeps {
         api: api.unlimited(),
@@ -240,7 +240,7 @@ pub async fn standalone_node(
         machine.cpus = host::online_cpus(&sys).unwrap_or(machine.cpus);
         anyhow::Ok(machine)
     };
-    let machine = tokio::task::spawn_blocking(read).await??;
+    let machine = spawn_blocking(read).await??;
     let registration = profile.registration();
     let facts = NodeStatusInputs {
         machine: &machine,

@@ -16,7 +16,7 @@ use crate::{
     },
     base::{
         clock::{self, Instant},
-        error_chain,
+        error_chain, spawn_blocking,
     },
     model::LenientNode,
     node::node_status::{
@@ -400,7 +400,7 @@ impl NodeManager {
             return false;
         }
         let read = self.deps.volumes_mounted.clone();
-        let mounted = tokio::task::spawn_blocking(move || read()).await;
+        let mounted = spawn_blocking(move || read()).await;
         mounted.unwrap_or(true)
     }
 

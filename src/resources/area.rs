@@ -10,7 +10,7 @@ use super::{
     plugin_manager::{self, PluginHandler, PluginHandlers},
     pod_resources::{self, IsActive, PodResources, PodResourcesSocket},
 };
-use crate::base::{Tasks, metrics::Metrics};
+use crate::base::{Tasks, metrics::Metrics, spawn_blocking};
 use std::{
     path::{Path, PathBuf},
     sync::Arc,
@@ -63,7 +63,7 @@ pub async fn start(config: Config, deps: &Deps, tasks: &mut Tasks) -> anyhow::Re
     let managers = managers::open(config.managers, config.reserved, deps).await?;
     tasks.spawn("resources", managers.clone().run(tasks.shutdown()));
     let directory = deps.root_dir.clone();
-    let allocations = tokio::task::spawn_blocking(move || Allocations::read(&directory)).await??;
+    let allocations = spawn_blocking(move || Allocations::read(&directory)).await??;
     tasks.spawn("allocations", allocations.clone().run(tasks.shutdown()));
     let cgroups = cm::start(&config.cgroups, rules, deps, &managers, tasks).await?;
     Ok(ResourceArea {
@@ -84,7 +84,7 @@ async fn open_devices(health: HealthDetail, deps: &Deps) -> anyhow::Result<Devic
         plugins: DeviceManager::open(&root, &metrics),
         dra: DraManager::open(&root, &node_name, api, &metrics),
     };
-    Ok(tokio::task::spawn_blocking(open).await?)
+    Ok(spawn_blocking(open).await?)
 }
 
 /// Binds the socket of the PodResources API in the kubelet's directory, before the node reports that it is healthy, so

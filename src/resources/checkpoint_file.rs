@@ -1,15 +1,12 @@
 //! A checkpoint file, written only when its content changes. After a power failure it has the old content or the new one.
 
-use crate::base::{atomic_file, if_exists};
+use crate::base::{atomic_file, if_exists, spawn_blocking};
 use std::{
     fs,
     path::{Path, PathBuf},
     sync::Arc,
 };
-use tokio::{
-    sync::{Mutex, OwnedMutexGuard},
-    task::spawn_blocking,
-};
+use tokio::sync::{Mutex, OwnedMutexGuard};
 
 /// Suffix of the name of a file that cannot be used.
 const DAMAGED: &str = ".damaged";

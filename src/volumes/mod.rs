@@ -68,7 +68,7 @@ pub use project_quotas::ProjectQuotas;
 pub use sub_path::{SubPathRequest, components};
 
 use crate::apiserver::configmap_secret::{ConfigMapSecretReader, ConfigMapsAndSecrets, ObjectKey};
-use crate::base::{DirtySet, KeyedLock, clock, panics::PanicScope, spawn};
+use crate::base::{DirtySet, KeyedLock, clock, panics::PanicScope, spawn, spawn_blocking};
 use crate::model::{
     ClaimRef, MeasurableVolume, NodeFacts, PendingVolume, Pod, PodExt, PodUid, UsageSource,
 };
@@ -435,7 +435,7 @@ impl VolumeManager {
             let release = || shared.release_projects();
             teardown::tear_down_volumes(&pod, shared.mounter.as_ref(), release)
         };
-        tokio::task::spawn_blocking(tear_down).await?
+        spawn_blocking(tear_down).await?
     }
 
     /// Releases what an earlier kubelet left mounted for no pod. Called once all pods are known; has an effect once.
@@ -461,7 +461,7 @@ impl VolumeManager {
     pub async fn remove_pod_dir(&self, uid: &PodUid) -> Result<(), VolumeError> {
         let shared = self.shared.clone();
         let uid = uid.clone();
-        tokio::task::spawn_blocking(move || {
+        spawn_blocking(move || {
             let pod = shared.root.pod(&uid)?;
             teardown::remove_pod_directory(&pod, shared.mounter.as_ref())
         })

@@ -3,7 +3,7 @@
 //! hangs does not keep all threads of its mount.
 
 use super::{Mounter, VolumeError};
-use crate::base::KeyedLock;
+use crate::base::{KeyedLock, spawn_blocking};
 use parking_lot::Mutex;
 use std::{
     collections::{BTreeMap, HashSet, VecDeque},
@@ -12,10 +12,7 @@ use std::{
     path::{Component, Path, PathBuf},
     sync::Arc,
 };
-use tokio::{
-    sync::{OwnedSemaphorePermit, Semaphore},
-    task::spawn_blocking,
-};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 
 /// Maximum number of threads that work on paths of one mount.

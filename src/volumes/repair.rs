@@ -1,6 +1,7 @@
 //! Repairs the volumes of a pod before containers of it start.
 
 use super::{VolumeError, VolumeManager, csi::dead_mounts::DeadMount, mounter::unmount_beneath};
+use crate::base::spawn_blocking;
 use crate::model::{Pod, PodExt as _, PodUid};
 use anyhow::anyhow;
 use std::collections::BTreeSet;
@@ -42,7 +43,7 @@ impl VolumeManager {
         let directory = self.shared.root.pod(uid)?.sub_paths().join(&dead.spec_name);
         let mounter = self.shared.mounter.clone();
         let unmount = move || unmount_beneath(&directory, mounter.as_ref());
-        tokio::task::spawn_blocking(unmount).await??;
+        spawn_blocking(unmount).await??;
         self.shared.csi.remount(uid, dead);
         if let Some(volumes) = self.shared.of(uid) {
             volumes.invalidate(&dead.volume);

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 /// commit and says there why; a change that removes many lowers it.
 #[rustfmt::skip]
 const BUDGETS: &[(&str, usize, usize)] = &[
-    ("base", 3700, 2100),
+    ("base", 3720, 2120),
     ("model", 4600, 2900),
     ("host", 4700, 2500),
     ("cri", 2400, 1400),

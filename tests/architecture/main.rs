@@ -27,7 +27,7 @@ type Areas<'a> = &'a [(&'a str, &'a [&'a str])];
 
 #[rustfmt::skip]
 const AREAS: Areas = &[
-    ("base", &["clock", "metrics", "otel", "atomic_file", "backoff", "error_chain", "dirty", "document", "early_release", "encoding", "file_io", "path_authority", "go_duration", "go_quote", "http1", "keyed_lock", "named_enum", "observed", "panics", "rate", "connections", "reload", "single_flight", "string_interner", "tasks", "tls_provider", "url", "proxy", "x509", "work_queue"]),
+    ("base", &["clock", "blocking", "metrics", "otel", "atomic_file", "backoff", "error_chain", "dirty", "document", "early_release", "encoding", "file_io", "path_authority", "go_duration", "go_quote", "http1", "keyed_lock", "named_enum", "observed", "panics", "rate", "connections", "reload", "single_flight", "string_interner", "tasks", "tls_provider", "url", "proxy", "x509", "work_queue"]),
     ("model", &["addresses", "grace", "hash", "ids", "keys", "lenient_node", "measurable_volume", "node_selector", "pending_volume", "probe", "quantity", "amount", "reasons", "source", "pod", "field_path", "requests", "node_facts", "field_ref", "validation", "restart", "status", "update"]),
     ("host", &["address", "files", "identity", "kernel_log", "kernel_tunables", "lock_file", "machine", "memory", "mountinfo", "mount", "peer", "proc", "process_metrics", "profile", "program", "remove", "tree_walk", "disk_usage", "project_quota", "service_manager", "confined", "system_bus", "logind", "system", "systemd", "cgroup", "port_owner", "proc_dir", "process_limits", "terminal", "topology", "unix_socket"]),
     ("cri", &["codec", "endpoint", "features", "list_fingerprint", "rpc", "metrics", "secrets", "transport", "error", "connection", "image", "runtime", "connect", "events", "lists", "streaming", "wait"]),
@@ -56,7 +56,7 @@ const UNNAMED_TASKS: &[&str] = &["tokio::spawn(", "tokio::task::spawn("];
 /// The owners of the tasks in the others wait for what these return, and handle a panic themselves.
 #[rustfmt::skip]
 const STARTS_TASKS: &[&str] = &[
-    "src/base/tasks.rs", "src/node/eviction/measurements.rs", "src/node/eviction/mod.rs",
+    "src/base/blocking.rs", "src/base/tasks.rs", "src/node/eviction/measurements.rs", "src/node/eviction/mod.rs",
     "src/node/eviction/reclaim_disk.rs",
 ];
 

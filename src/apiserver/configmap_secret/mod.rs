@@ -18,7 +18,7 @@ pub use object::{ConfigMapsAndSecrets, ObjectData, ObjectError, ObjectKey, Objec
 
 use super::ApiServer;
 use crate::{
-    base::DirtySet,
+    base::{DirtySet, spawn_blocking},
     model::{Pod, PodExt as _, PodUid},
 };
 use api::ApiObjects;
@@ -74,7 +74,7 @@ impl LocalObjectsDir {
                 let _permit = permit;
                 read(&self.path)
             };
-            tokio::task::spawn_blocking(blocking).await.ok()
+            spawn_blocking(blocking).await.ok()
         };
         timeout(READ_TIMEOUT, work).await.ok().flatten()
     }

@@ -88,7 +88,7 @@ async fn what_a_credential_plugin_prints_is_in_no_error() {
             is_awaited: false,
             proxies: None,
         };
-        let read = crate::apiserver::kubeconfig::read(&identity, &mut Vec::new(), true).await;
+        let read = crate::apiserver::kubeconfig::read(&identity, &mut Vec::new(), true);
         let shown = forms(&read.err().unwrap());
         assert!(!shown.contains(SECRET), "{failure}: {shown}");
         assert!(shown.contains("credential plugin"), "{failure}: {shown}");

@@ -10,7 +10,7 @@ use crate::{
         ApiItem, ApiServer, ResourcePath, Unreadable, WatchEvent, claim::PersistentVolumeClaimKey,
     },
     app::Finding,
-    base::{StringInterner, error_chain},
+    base::{StringInterner, error_chain, spawn_blocking},
     cri::{CriError, RuntimeClient},
     model::{
         AddressOrder, ContainerStatus, LenientNode, Pod, PodExt, PodSource, PodStatus, PodUid,
@@ -27,7 +27,7 @@ use std::{
     sync::Arc,
     time::Duration,
 };
-use tokio::{task::spawn_blocking, time::timeout};
+use tokio::time::timeout;
 
 /// Limit of concurrent reads of the runtime and of the API server.
 const MAX_CONCURRENT: usize = 8;

@@ -25,7 +25,7 @@ pub use report::{Outcome, PodForecast, PreflightReport, Verdict};
 use super::{Finding, Level, node_findings, settings};
 use crate::{
     apiserver::{ApiServer, ClientIdentity},
-    base::{error_chain, metrics::Metrics, otel::Tracer},
+    base::{error_chain, metrics::Metrics, otel::Tracer, spawn_blocking},
     config::{Flags, HostFacts, KubeletConfig, Problems, load},
     cri::{self, RuntimeClient, RuntimeConfig, RuntimeFeatures},
     host::{HostMachine, ProcDir},
@@ -38,7 +38,6 @@ use node::NodeChecks;
 use pods::{RuntimePods, SourceList, StaticPod, adopt, forecasts, way_back};
 use state::LeftState;
 use std::{env, io, path::Path, sync::Arc, time::Duration};
-use tokio::task::spawn_blocking;
 
 /// How long the runtime may take for one call.
 const TIMEOUT: Duration = Duration::from_secs(10);

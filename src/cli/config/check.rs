@@ -3,7 +3,7 @@
 use super::host_facts;
 use crate::{
     app::{Finding, Level, manager_findings, node_findings},
-    base::error_chain,
+    base::{error_chain, spawn_blocking},
     cli::{table::plain, term::Paint},
     config::{Flags, Problems, load},
 };
@@ -55,8 +55,8 @@ fn counted(count: usize, what: &str) -> String {
 /// # Errors
 /// The machine cannot be read.
 pub(super) async fn check(flags: &Flags) -> anyhow::Result<CheckReport> {
-    let (own, facts) = (flags.clone(), tokio::task::spawn_blocking(host_facts).await??);
-    let config = match tokio::task::spawn_blocking(move || load(&own, &facts)).await? {
+    let (own, facts) = (flags.clone(), spawn_blocking(host_facts).await??);
+    let config = match spawn_blocking(move || load(&own, &facts)).await? {
         Ok(config) => config,
         Err(error) => {
             let mut findings = invalid(&error);

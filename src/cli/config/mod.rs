@@ -10,6 +10,7 @@ use super::{
     verbs::ConfigAction,
 };
 use crate::{
+    base::spawn_blocking,
     config::{Flags, HostFacts, load_with_origins},
     host::HostMachine,
 };
@@ -23,7 +24,7 @@ pub(super) async fn run(args: ConfigArgs) -> anyhow::Result<ExitCode> {
         (ConfigAction::Default, Output::Json) => json(&show::default_value(), true)?,
         (ConfigAction::Default, _) => show::default_text(),
         (ConfigAction::Show, output) => {
-            let shown = tokio::task::spawn_blocking(move || shown(&flags)).await??;
+            let shown = spawn_blocking(move || shown(&flags)).await??;
             match output {
                 Output::Json => json(&shown, true)?,
                 _ => shown.text(),

@@ -14,7 +14,7 @@ use super::{
     term::{Term, json, print},
 };
 use crate::{
-    base::clock,
+    base::{clock, spawn_blocking},
     config::{HostFacts, name_of_node},
     host::HostMachine,
     model::validation::{LocalConfigMapsAndSecrets, MAX_MANIFEST_BYTES},
@@ -88,7 +88,7 @@ impl ManifestProblem {
 
 pub(super) async fn run(args: Validate) -> anyhow::Result<ExitCode> {
     let output = args.output;
-    let report = tokio::task::spawn_blocking(move || report(&args)).await??;
+    let report = spawn_blocking(move || report(&args)).await??;
     let failed = report.errors > 0;
     print(&match output {
         Output::Json => json(&report, true)?,

@@ -1,4 +1,5 @@
 use super::{fake::FakeSystemd, *};
+use crate::base::spawn_blocking;
 
 const SLICE: &str = "kubepods-burstable.slice";
 
@@ -8,7 +9,7 @@ async fn blocking<T: Send + 'static>(
     work: impl FnOnce(&Slices) -> T + Send + 'static,
 ) -> T {
     let slices = Slices::new(Arc::new(SystemBus::at(fake.address.clone())));
-    tokio::task::spawn_blocking(move || work(&slices)).await.unwrap()
+    spawn_blocking(move || work(&slices)).await.unwrap()
 }
 
 fn memory(bytes: u64) -> Vec<UnitProperty> {
@@ -68,7 +69,7 @@ async fn a_broken_connection_is_made_again() {
     for round in 0..3 {
         let slices = slices.clone();
         let name = format!("a{round}.slice");
-        let made = tokio::task::spawn_blocking(move || slices.create(&name, "-.slice", true));
+        let made = spawn_blocking(move || slices.create(&name, "-.slice", true));
         made.await.unwrap().unwrap();
         fake.disconnect().await;
     }
@@ -79,7 +80,7 @@ async fn a_broken_connection_is_made_again() {
 async fn without_a_bus_the_error_says_so() {
     let bus = Arc::new(SystemBus::at("unix:path=/nonexistent/bus".to_owned()));
     let slices = Slices::new(bus);
-    let error = tokio::task::spawn_blocking(move || slices.version()).await.unwrap();
+    let error = spawn_blocking(move || slices.version()).await.unwrap();
     let text = error.unwrap_err().to_string();
     assert!(text.starts_with("failed to connect to dbus: "), "{text}");
 }

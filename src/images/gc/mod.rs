@@ -30,7 +30,7 @@ use self::history::History;
 use self::plan::{ImageFacts, Space};
 use self::usage::ImageNames;
 use super::records::PullRecords;
-use crate::base::{GoDuration, atomic_file, run_file_io};
+use crate::base::{GoDuration, atomic_file, run_file_io, spawn_blocking};
 use crate::base::{
     clock,
     metrics::{Labels, Metrics},
@@ -378,7 +378,7 @@ fn read_history(file: &Path) -> Result<History, String> {
 /// Measures a file system. It may hang, so this does not use the threads of short blocking work.
 async fn measure(mount: PathBuf) -> anyhow::Result<Space> {
     let shown = mount.display().to_string();
-    let measured = tokio::task::spawn_blocking(move || filesystem_usage(&mount)).await?;
+    let measured = spawn_blocking(move || filesystem_usage(&mount)).await?;
     let usage = measured.with_context(|| format!("cannot measure {shown}"))?;
     Ok(Space { capacity: usage.capacity, available: usage.available })
 }

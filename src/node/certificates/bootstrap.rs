@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     apiserver::{ApiServer, certificate_is_valid, kubeconfig_is_valid, write_for_certificate},
-    base::{atomic_file, clock},
+    base::{atomic_file, clock, spawn_blocking},
 };
 use anyhow::Context as _;
 use rcgen::KeyPair;
@@ -19,7 +19,7 @@ use std::{
     path::{Path, PathBuf},
     time::Duration,
 };
-use tokio::{task::spawn_blocking, time::sleep};
+use tokio::time::sleep;
 
 /// How long a request may wait for approval and its certificate.
 const WAIT_TIMEOUT: Duration = Duration::from_secs(60 * 60);

@@ -5,9 +5,9 @@ use super::{
     request::RequestError,
     store::{FileStore, StoredCertificate},
 };
-use crate::base::error_chain;
+use crate::base::{error_chain, spawn_blocking};
 use std::{sync::Arc, time::Duration};
-use tokio::{task::spawn_blocking, time::sleep};
+use tokio::time::sleep;
 
 /// Logs a failure and returns the delay before the next attempt.
 pub(super) fn log_and_backoff(purpose: &str, failures: u32, error: &RequestError) -> Duration {

@@ -10,14 +10,14 @@ use super::{
 };
 use crate::{
     apiserver::{ApiServer, kubeconfig_certificate},
-    base::{clock, error_chain},
+    base::{clock, error_chain, spawn_blocking},
 };
 use rcgen::KeyPair;
 use std::{
     path::PathBuf,
     time::{Duration, SystemTime},
 };
-use tokio::{task::spawn_blocking, time::sleep};
+use tokio::time::sleep;
 
 /// How long a request may wait for approval and its certificate.
 const WAIT_TIMEOUT: Duration = Duration::from_secs(15 * 60);

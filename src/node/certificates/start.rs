@@ -5,12 +5,11 @@ use super::{
 };
 use crate::{
     apiserver::{ApiServer, ClientIdentity},
-    base::{Tasks, metrics::Metrics, proxy::ProxyEnvironment},
+    base::{Tasks, metrics::Metrics, proxy::ProxyEnvironment, spawn_blocking},
     host::own_address,
     state::node_object::NodeObject,
 };
 use std::{net::IpAddr, path::PathBuf};
-use tokio::task::spawn_blocking;
 
 /// Configuration of the API client and the client certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]

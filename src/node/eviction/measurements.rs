@@ -7,12 +7,12 @@ use crate::base::{
     ScopedTask,
     clock::{self, Instant},
     panics::PanicScope,
-    spawn_scoped,
+    spawn_blocking, spawn_scoped,
 };
 use crate::images::gc::ImageFilesystems;
 use futures::FutureExt as _;
 use std::{sync::Arc, time::Duration};
-use tokio::{task::spawn_blocking, time::timeout};
+use tokio::time::timeout;
 use tokio_util::task::AbortOnDropHandle;
 
 /// How long one pass waits for the disks, which usually respond within microseconds.

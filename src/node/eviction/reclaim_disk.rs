@@ -13,12 +13,12 @@ use crate::{
         clock::{self, Instant},
         error_chain,
         panics::PanicScope,
-        spawn_scoped,
+        spawn_blocking, spawn_scoped,
     },
     node::eviction::observe::MeasuredSignals,
 };
 use std::time::Duration;
-use tokio::{task::spawn_blocking, time::timeout};
+use tokio::time::timeout;
 
 /// How long the measurement after the removal of an image may take.
 const MEASURE_TIMEOUT: Duration = Duration::from_secs(5);

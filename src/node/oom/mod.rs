@@ -9,13 +9,13 @@
 mod parser;
 
 use crate::{
+    base::spawn_blocking,
     host::KernelLogEnd,
     model::reasons::event,
     state::events::{EventRecorder, ObjectRef},
 };
 use parser::OomParser;
 use std::{io, path::PathBuf};
-use tokio::task::spawn_blocking;
 
 /// Watches the kernel log without an end. If it cannot be read, an error is logged once.
 pub async fn run(kernel_log: PathBuf, node_name: String, events: EventRecorder) {

@@ -17,6 +17,7 @@ use crate::{
         clock::{self, Instant},
         error_chain,
         metrics::Metrics,
+        spawn_blocking,
     },
     host::{InhibitLock, Logind, write_inhibit_delay},
     model::{Pod, PodExt},
@@ -131,7 +132,7 @@ impl ShutdownManager {
 
     async fn load_record(&mut self) {
         let root = self.deps.root.clone();
-        match tokio::task::spawn_blocking(move || ShutdownRecord::load(&root)).await {
+        match spawn_blocking(move || ShutdownRecord::load(&root)).await {
             Ok(Ok(record)) => self.record = record,
             Ok(Err(error)) => {
                 tracing::error!(err = %error, "Failed to load graceful shutdown state");
@@ -151,7 +152,7 @@ impl ShutdownManager {
         self.record = record.clone();
         self.set_gauges();
         let root = self.deps.root.clone();
-        let stored = tokio::task::spawn_blocking(move || record.store(&root)).await;
+        let stored = spawn_blocking(move || record.store(&root)).await;
         if let Ok(Err(error)) = stored {
             tracing::error!(err = %error, "Failed to store graceful shutdown state");
         }
@@ -222,7 +223,7 @@ impl ShutdownManager {
     ) -> anyhow::Result<()> {
         let logind = &self.deps.logind;
         let directory = self.deps.logind_config.clone();
-        tokio::task::spawn_blocking(move || write_inhibit_delay(&directory, wanted))
+        spawn_blocking(move || write_inhibit_delay(&directory, wanted))
             .await?
             .context("unable to override inhibit delay by shutdown manager")?;
         logind.reload().await.context("unable to reload logind conf")?;

@@ -1,7 +1,7 @@
 use super::*;
 use crate::node::active_pods::TERMINATION_CHECK_INTERVAL;
 use crate::{
-    base::{clock, metrics::Metrics},
+    base::{clock, metrics::Metrics, spawn_blocking},
     host::{
         SystemBus,
         systemd_fake::{FakeState, FakeSystemd},
@@ -167,7 +167,7 @@ impl World {
     /// Waits until a lock is released.
     async fn released(&self, index: usize) {
         let lock = self.bus.state.lock().locks[index].try_clone().unwrap();
-        let read = tokio::task::spawn_blocking(move || {
+        let read = spawn_blocking(move || {
             let mut lock = lock;
             std::io::copy(&mut lock, &mut std::io::sink())
         });

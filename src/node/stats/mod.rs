@@ -40,7 +40,7 @@ pub use sampler::Snapshot;
 pub use system::SystemCgroups;
 
 use crate::{
-    base::clock,
+    base::{clock, spawn_blocking},
     cri::{ImageClient, RuntimeClient, v1},
     host::{
         FilesystemUsage, HostMachine,
@@ -445,7 +445,7 @@ impl StatsState {
 
 /// Runs work on a blocking thread; `None` if it panics.
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
-    tokio::task::spawn_blocking(work).await.ok()
+    spawn_blocking(work).await.ok()
 }
 
 async fn filesystem(path: PathBuf) -> Option<(FilesystemUsage, String)> {

@@ -1,6 +1,7 @@
 //! Reads the termination message of an exited container, from its file or the end of its log.
 
 use crate::{
+    base::spawn_blocking,
     cri::v1,
     runtime::kuberuntime::{
         generate::container_files::read_termination_message,
@@ -22,5 +23,5 @@ pub(super) async fn of(status: &v1::ContainerStatus) -> Option<String> {
         };
         compose_message(&runtime_message, &source, &file, log_tail.as_deref())
     };
-    tokio::task::spawn_blocking(read).await.ok()
+    spawn_blocking(read).await.ok()
 }

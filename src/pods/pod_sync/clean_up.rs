@@ -2,7 +2,7 @@
 
 use super::PodSync;
 use crate::{
-    base::{error_chain, panics::PanicScope, spawn},
+    base::{error_chain, panics::PanicScope, spawn, spawn_blocking},
     model::{
         ContainerState, ContainerStatus, Pod, PodExt as _, PodStatus, PodUid,
         container_should_restart, is_sidecar, reasons::event,
@@ -173,7 +173,7 @@ impl PodSync {
         // It reads directories.
         let report = move || csi.pods_are_known(|uid| desired.contains(uid));
         spawn(PanicScope::Housekeeping, async move {
-            let _ = tokio::task::spawn_blocking(report).await;
+            let _ = spawn_blocking(report).await;
         });
     }
 

@@ -26,13 +26,13 @@ pub use metrics::ResizeMetrics;
 
 use super::checkpoint_file::{CheckpointFile, CheckpointWriter};
 use crate::{
-    base::error_chain,
+    base::{error_chain, spawn_blocking},
     model::{Pod, PodExt, PodUid},
 };
 use k8s_openapi::api::core::v1::Container;
 use parking_lot::Mutex;
 use std::{collections::HashMap, path::Path, sync::Arc, time::Duration};
-use tokio::{sync::Notify, task::spawn_blocking};
+use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 /// The file of allocated amounts.

@@ -9,7 +9,7 @@ use super::{
     resource_config::{self, QosSettings},
 };
 use crate::{
-    base::{error_chain, run_file_io},
+    base::{error_chain, run_file_io, spawn_blocking},
     cri::v1::LinuxContainerResources,
     host::cgroup::{CgroupSettings, Cgroups},
     model::{Pod, PodExt, PodUid},
@@ -28,7 +28,7 @@ use std::{
 };
 use tokio::{
     sync::{Semaphore, watch},
-    task::{JoinError, spawn_blocking},
+    task::JoinError,
 };
 
 /// The cgroup of all pods.

@@ -7,7 +7,7 @@ use super::{
     resource_config::{NodeAmounts, PodRules},
 };
 use crate::{
-    base::Tasks,
+    base::{Tasks, spawn_blocking},
     host::{
         HostMachine, KernelTunableBehavior, ProcDir, Slices,
         cgroup::{CgroupPath, Cgroups},
@@ -72,7 +72,7 @@ pub async fn start(
         let node = with_huge_pages(node, &cgroups);
         ContainerManager::start(node, cgroups, metrics, events, active, managers)
     };
-    let manager = tokio::task::spawn_blocking(make).await?;
+    let manager = spawn_blocking(make).await?;
     let manager = manager.context("Failed to start ContainerManager")?;
     let all_sources_seen = deps.all_sources_seen.clone();
     tasks.spawn_until_shutdown("cgroups", manager.clone().run(all_sources_seen));
@@ -99,7 +99,7 @@ async fn set_up_kernel(config: &CgroupsConfig, deps: &Deps) -> anyhow::Result<()
     };
     let proc = deps.system.proc.clone();
     let set_up = move || set_up_kernel_tunables(&proc, behavior);
-    let set_up = tokio::task::spawn_blocking(set_up).await?;
+    let set_up = spawn_blocking(set_up).await?;
     set_up.context("Failed to start ContainerManager")
 }
 

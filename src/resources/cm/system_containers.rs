@@ -2,7 +2,7 @@
 
 use super::placement::{self, HostProcess};
 use crate::{
-    base::error_chain,
+    base::{error_chain, spawn_blocking},
     host::{
         ProcDir,
         cgroup::{CgroupPath, Cgroups},
@@ -59,7 +59,7 @@ impl SystemContainers {
         let mut reported = [None, None];
         loop {
             let pass = containers.clone();
-            let ensured = tokio::task::spawn_blocking(move || pass.ensure()).await;
+            let ensured = spawn_blocking(move || pass.ensure()).await;
             if let Ok(ensured) = ensured {
                 report(&mut reported, ensured);
             }

@@ -9,7 +9,7 @@ use super::{
     },
 };
 use crate::{
-    base::{connections, if_exists},
+    base::{connections, if_exists, spawn_blocking},
     host::unix_socket::{SocketFile, listen_in},
 };
 use anyhow::Context as _;
@@ -32,7 +32,7 @@ impl DeviceManager {
     pub async fn run(self, shutdown: CancellationToken) -> anyhow::Result<()> {
         let _stop = self.0.stop.clone().drop_guard();
         let directory = self.0.directory.clone();
-        let bound = tokio::task::spawn_blocking(move || bind(&directory)).await?;
+        let bound = spawn_blocking(move || bind(&directory)).await?;
         let socket = match bound {
             Ok((listener, socket_file)) => {
                 let listener = UnixListener::from_std(listener)?;

@@ -2,6 +2,7 @@
 
 use super::{ManagerMetrics, ResourceManagerDeps, ResourceManagers, StateFiles};
 use crate::{
+    base::spawn_blocking,
     host::MachineTopology,
     resources::{
         Deps,
@@ -81,7 +82,7 @@ pub async fn open(
         let memory = memory_manager(&config, &reserved.memory, &machine, &deps.files)?;
         anyhow::Ok(ResourceManagers::new(topology, cpu, memory, deps))
     };
-    let managers = tokio::task::spawn_blocking(build).await?;
+    let managers = spawn_blocking(build).await?;
     managers.context("Failed to start ContainerManager")
 }
 

@@ -9,7 +9,7 @@ use super::{
         InfoRequest, RegistrationStatus, registration_client::RegistrationClient,
     },
 };
-use crate::base::{if_exists, panics::PanicScope, spawn};
+use crate::base::{if_exists, panics::PanicScope, spawn, spawn_blocking};
 use anyhow::Context as _;
 use futures::StreamExt as _;
 use inotify::{Inotify, WatchMask, Watches};
@@ -85,7 +85,7 @@ impl PluginWatcher {
     async fn watch(&mut self, directory: &Path) -> anyhow::Result<()> {
         let make = directory.to_owned();
         let made = move || fs::DirBuilder::new().recursive(true).mode(0o750).create(make);
-        tokio::task::spawn_blocking(made).await?.context("cannot create the directory")?;
+        spawn_blocking(made).await?.context("cannot create the directory")?;
         let inotify = Inotify::init().context("inotify")?;
         let watches = inotify.watches();
         let mut events = inotify.into_event_stream([0; 4096]).context("inotify")?;
@@ -97,7 +97,7 @@ impl PluginWatcher {
                 found.note(scanned);
                 found
             };
-            let found = tokio::task::spawn_blocking(scanning).await?;
+            let found = spawn_blocking(scanning).await?;
             if let Some(error) = &found.error {
                 tracing::error!(path = %directory.display(), err = %error, "Failed to traverse plugin socket path");
             }

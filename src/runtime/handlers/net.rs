@@ -4,6 +4,7 @@ use super::{
     ProbeOutcome,
     deadline::{TimeoutError, tolerance, within},
 };
+use crate::base::spawn_blocking;
 use std::{
     io,
     net::{IpAddr, SocketAddr, ToSocketAddrs as _},
@@ -11,7 +12,7 @@ use std::{
 };
 
 use rustix::io::Errno;
-use tokio::{net::TcpStream, sync::Semaphore, task::spawn_blocking, time::timeout};
+use tokio::{net::TcpStream, sync::Semaphore, time::timeout};
 
 /// Maximum number of lookups of host names at once. Each blocks a thread until the resolver returns, also if its probe
 /// has timed out, and they must not use all blocking threads.

@@ -1,6 +1,6 @@
 //! `/checkpoint`: the state of a running container, written to an archive by the runtime.
 
-use crate::base::{clock, error_chain};
+use crate::base::{clock, error_chain, spawn_blocking};
 use crate::server::http::params::RequestParams;
 use crate::server::http::query::BadQuery;
 use crate::server::http::response::{Body, json_object, text};
@@ -9,7 +9,6 @@ use hyper::{Response, StatusCode};
 use jiff::Timestamp;
 use serde_json::json;
 use std::{io, path::PathBuf, sync::Arc, time::Duration};
-use tokio::task::spawn_blocking;
 
 /// The parameter `timeout`, in seconds.
 pub(in crate::server) fn timeout(params: &RequestParams) -> Result<Option<u64>, BadQuery> {

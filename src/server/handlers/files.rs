@@ -1,6 +1,7 @@
 //! `/logs/`: files and listings of the node's log directory.
 
 use super::html::{Html, MAX_TEXT};
+use crate::base::spawn_blocking;
 use crate::host::{ConfinedFile, open_confined};
 use crate::server::http::response::{Body, HTML_TYPE, TEXT_TYPE, not_found, respond, text};
 use bytes::Bytes;
@@ -19,7 +20,6 @@ use std::{
     path::PathBuf,
     time::{SystemTime, UNIX_EPOCH},
 };
-use tokio::task::spawn_blocking;
 
 /// Maximum number of names in a directory listing.
 const MAX_NAMES: usize = 10_000;

@@ -9,6 +9,7 @@ use crate::server::http::query::BadQuery;
 use crate::server::http::response::{Body, respond, text};
 use crate::{
     base::clock::{self, Instant},
+    base::spawn_blocking,
     host::{ConfinedFile, open_confined},
 };
 use bytes::Bytes;
@@ -20,7 +21,6 @@ use tokio::{
     io::{AsyncRead, AsyncReadExt as _},
     process::{Child, Command},
     sync::{OwnedSemaphorePermit, Semaphore},
-    task::spawn_blocking,
     time::timeout_at,
 };
 

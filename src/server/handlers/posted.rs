@@ -3,13 +3,12 @@
 use super::pods::pod_list;
 use crate::server::http::response::{Body, bad_request, text};
 use crate::{
-    base::clock,
+    base::{clock, spawn_blocking},
     model::PodExt,
     pods::pod_config::{PostError, PostedPods},
 };
 use bytes::Bytes;
 use hyper::{Response, StatusCode};
-use tokio::task::spawn_blocking;
 
 /// Whether posted pods are added to the existing ones or replace them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

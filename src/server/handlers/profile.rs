@@ -5,7 +5,7 @@ use crate::server::http::params::RequestParams;
 use crate::server::http::query::BadQuery;
 use crate::server::http::response::{Body, full_bytes, text, with_connection_close};
 use crate::{
-    base::{clock, error_chain},
+    base::{clock, error_chain, spawn_blocking},
     host::profile::{MAX_COLLECT_INTERVAL, Profile, Profiler},
 };
 use hyper::{
@@ -13,7 +13,7 @@ use hyper::{
     header::{CONTENT_DISPOSITION, HeaderValue, RETRY_AFTER},
 };
 use std::{io, time::Duration};
-use tokio::{task::spawn_blocking, time::sleep_until};
+use tokio::time::sleep_until;
 use tokio_util::sync::CancellationToken;
 
 /// Default duration in seconds; upstream's.

@@ -1,12 +1,11 @@
 //! `/metrics` and `/metrics/slis`: the kubelet's own metrics.
 
-use crate::base::{SingleFlight, metrics::CONTENT_TYPE};
+use crate::base::{SingleFlight, metrics::CONTENT_TYPE, spawn_blocking};
 use crate::server::http::response::{Body, full, full_bytes, text};
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use hyper::{Response, StatusCode, header::HeaderValue};
 use std::sync::Arc;
-use tokio::task::spawn_blocking;
 
 pub(super) const METRICS_TYPE: HeaderValue = HeaderValue::from_static(CONTENT_TYPE);
 

@@ -1,6 +1,7 @@
 //! Compresses responses for Prometheus.
 
 use super::response::{Body, text};
+use crate::base::spawn_blocking;
 use bytes::{Bytes, BytesMut};
 use flate2::{Compression, write::GzEncoder};
 use http_body_util::{BodyExt as _, Full};
@@ -9,7 +10,6 @@ use hyper::{
     header::{self, HeaderValue},
 };
 use std::io::{self, Write as _};
-use tokio::task::spawn_blocking;
 
 /// Number of bytes compressed at a time, on a blocking thread.
 const PART: usize = 256 * 1024;

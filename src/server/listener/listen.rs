@@ -11,6 +11,7 @@ use crate::{
     base::{
         ObservedStream, error_chain,
         panics::{self, catch_panic},
+        spawn_blocking,
     },
     host::{
         shares_namespaces,
@@ -26,7 +27,7 @@ use std::{
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::{TcpListener, TcpStream, UnixListener, UnixStream},
-    task::{JoinSet, spawn_blocking},
+    task::JoinSet,
     time::{sleep, timeout},
 };
 use tokio_rustls::{TlsAcceptor, server::TlsStream};

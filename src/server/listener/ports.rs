@@ -8,7 +8,7 @@ use crate::server::router::RouteGroup;
 use crate::server::tls::{ClientCaFile, Tls, TlsSettings};
 use crate::{
     apiserver::ApiServer,
-    base::{Tasks, error_chain, metrics::Metrics},
+    base::{Tasks, error_chain, metrics::Metrics, spawn_blocking},
     server::{Listener, PortHandler},
 };
 use anyhow::Context as _;
@@ -87,7 +87,7 @@ impl Ports {
             let tls = Tls::open(&config.tls, (&node_name, &addresses), client_ca)?;
             Ok((tls, auth))
         };
-        let read = tokio::task::spawn_blocking(read);
+        let read = spawn_blocking(read);
         let (tls, auth) = read.await.context("reading certificates")??;
         let listener = Listener::bind("the kubelet API", address).await?;
         self.secured = Some((listener.tls(tls), auth.measured(metrics)));

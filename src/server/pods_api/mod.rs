@@ -13,7 +13,7 @@ mod watch;
 
 use super::{handlers::pods::PodItem, known_pods::KnownPods};
 use crate::{
-    base::{RequestRate, connections, error_chain},
+    base::{RequestRate, connections, error_chain, spawn_blocking},
     host::unix_socket::listen_in,
     model::{Pod, PodExt as _},
     pods::pod_sync::PodWithStatus,
@@ -90,7 +90,7 @@ impl PodsApi {
     /// The server fails.
     pub async fn serve(self, socket: PathBuf) -> anyhow::Result<()> {
         let shutdown = self.0.shutdown.clone();
-        let bound = tokio::task::spawn_blocking(move || listen_in(&socket)).await?;
+        let bound = spawn_blocking(move || listen_in(&socket)).await?;
         let bound = bound.inspect_err(|error| {
             tracing::error!(err = %error_chain(error.as_ref()), "Failed to create listener for pods API endpoint");
         });

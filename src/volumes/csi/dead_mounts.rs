@@ -2,11 +2,12 @@
 //! them fails for ever, and only a new mount ends that.
 
 use super::{manager::CsiVolumes, paths::StageDir, volume::CsiVolume};
+use crate::base::spawn_blocking;
 use crate::model::PodUid;
 use futures::future::join_all;
 use rustix::io::Errno;
 use std::{path::PathBuf, sync::Arc, time::Duration};
-use tokio::{task::spawn_blocking, time::timeout};
+use tokio::time::timeout;
 
 /// How long a file system may take to respond. One that hangs is not dead: its server may come back.
 const TIMEOUT: Duration = Duration::from_secs(5);

@@ -8,7 +8,7 @@ use super::{
     steps::{StepResult, chain, unknown},
     volume::{CsiVolume, PublishRequest, RunningOwnershipWalk},
 };
-use crate::base::clock;
+use crate::base::{clock, spawn_blocking};
 use crate::model::{PodUid, reasons::event};
 use crate::volumes::{
     metrics::StorageOperation,
@@ -81,7 +81,7 @@ impl CsiVolumesInner {
                 ownership::apply(&request.spec.spec_name, &target, owner, &walk)
             }
         };
-        let mut walking = tokio::task::spawn_blocking(work);
+        let mut walking = spawn_blocking(work);
         let ended = tokio::select! {
             ended = &mut walking => ended,
             never = self.report_progress(request, &path, &walk) => match never {},

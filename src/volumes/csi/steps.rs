@@ -22,7 +22,7 @@ use super::{
     volume::{CsiVolume, PublishRequest},
 };
 use crate::apiserver::csi_driver::CsiDriver;
-use crate::base::error_chain;
+use crate::base::{error_chain, spawn_blocking};
 use crate::model::PodUid;
 use crate::volumes::{KubeletRoot, error::cannot, paths::component};
 use anyhow::Context as _;
@@ -321,7 +321,7 @@ impl CsiVolumesInner {
                 let _lock = lock;
                 work()
             };
-            tokio::task::spawn_blocking(work).await
+            spawn_blocking(work).await
         };
         match timeout(FILES_TIMEOUT, work).await {
             Ok(Ok(done)) => Ok(done),

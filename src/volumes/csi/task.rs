@@ -12,6 +12,7 @@ use crate::base::{
     clock::{self, Instant},
     error_chain,
     panics::{PanicScope, catch_panic},
+    spawn_blocking,
 };
 use crate::volumes::metrics::StorageOperation;
 use std::{sync::Arc, time::Duration};
@@ -159,7 +160,7 @@ impl CsiVolumesInner {
             Some(new) => record::write(&root, &new),
             None => record::remove(&root, &identity),
         };
-        match tokio::task::spawn_blocking(work).await {
+        match spawn_blocking(work).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => {
                 let volume = volume.identity.unique_name();

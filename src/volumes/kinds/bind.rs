@@ -1,6 +1,7 @@
 //! A device that is mounted once on the node is bound for each pod, which may give the files its group.
 
 use super::programs;
+use crate::base::spawn_blocking;
 use crate::host::program::Program;
 use crate::volumes::{
     Mounter, VolumeError, VolumeGroup,
@@ -19,7 +20,7 @@ use std::{
     sync::Arc,
     time::Duration,
 };
-use tokio::{task::spawn_blocking, time::timeout};
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 /// Timeout of `mount` for a bind mount.

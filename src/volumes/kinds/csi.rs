@@ -6,7 +6,7 @@ use super::{
     plan::Planning,
 };
 use crate::apiserver::claim::ClaimError;
-use crate::base::run_file_io;
+use crate::base::{run_file_io, spawn_blocking};
 use crate::model::{PodExt as _, PodUid};
 use crate::volumes::{
     HostPathCheck, VolumeError, VolumeGroup, VolumeManagerInner, VolumePath,
@@ -19,7 +19,6 @@ use anyhow::anyhow;
 use serde::Deserialize;
 use serde_json::json;
 use std::{borrow::Cow, path::PathBuf, sync::Arc};
-use tokio::task::spawn_blocking;
 
 const KEY: &str = "csi";
 

@@ -8,7 +8,7 @@ use super::{
     releases,
     scsi::{self, DiskKind, DiskVolume, RecordedDisk, ScsiDisks, disks_of, preferred},
 };
-use crate::base::run_file_io;
+use crate::base::{run_file_io, spawn_blocking};
 use crate::volumes::{
     HostPathCheck, Unsupported, VolumeError, VolumePath, VolumePlugin, component,
     disk_dirs::{DiskDir, DiskPlugin, FcName},
@@ -17,7 +17,6 @@ use crate::volumes::{
 use anyhow::anyhow;
 use k8s_openapi::api::core::v1::FCVolumeSource;
 use std::{borrow::Cow, path::PathBuf, sync::Arc};
-use tokio::task::spawn_blocking;
 
 const PLUGIN: VolumePlugin = DiskPlugin::Fc.plugin();
 const KEY: &str = "fc";

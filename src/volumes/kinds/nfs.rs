@@ -9,7 +9,7 @@ use super::{
     plan::Planning,
     programs,
 };
-use crate::base::{if_exists, run_file_io};
+use crate::base::{if_exists, run_file_io, spawn_blocking};
 use crate::host::program::Program;
 use crate::model::PodUid;
 use crate::volumes::{
@@ -31,7 +31,6 @@ use std::{
     sync::Arc,
     time::Duration,
 };
-use tokio::task::spawn_blocking;
 
 /// Timeout of `mount`, which tries for two minutes itself if no option says otherwise.
 const MOUNT_LIMIT: Duration = Duration::from_secs(10 * 60);

@@ -4,6 +4,7 @@ use super::{
     cluster::{cluster, pod_with_claim},
     *,
 };
+use crate::base::spawn_blocking;
 use serde_json::from_str;
 use std::{
     io::Write as _,
@@ -420,7 +421,7 @@ async fn a_device_that_an_earlier_kubelet_left_is_in_use_until_it_is_unmounted()
     fs::create_dir_all(&device).unwrap();
     it.node.mounter.add(&device, "ext4");
     let csi = it.manager.csi().clone();
-    let listed = tokio::task::spawn_blocking(move || csi.read_flex_devices());
+    let listed = spawn_blocking(move || csi.read_flex_devices());
     assert_eq!(listed.await.unwrap().unwrap().len(), 1);
     assert!(it.is_in_use());
     answer(&it.node.base, "unmountdevice", json!({"status": "Not supported"}));

@@ -3,7 +3,7 @@
 use super::*;
 use crate::apiserver::tests::stored::Stored;
 use crate::base::metrics::Metrics;
-use crate::base::{clock, error_chain};
+use crate::base::{clock, error_chain, spawn_blocking};
 use crate::host::{
     MountEntry, ProgramEnd,
     program::{self, Program},
@@ -396,7 +396,7 @@ async fn cluster_manager(
         node.mounter.clone(),
     );
     let csi = manager.csi().clone();
-    tokio::task::spawn_blocking(move || csi.recover()).await.unwrap();
+    spawn_blocking(move || csi.recover()).await.unwrap();
     manager
 }
 

@@ -15,7 +15,7 @@ pub use manifest_cache::{DuplicatePod, dedup_by_name};
 pub use scan::{ReadError, manifests_at, read_manifest};
 
 use super::SourceList;
-use crate::base::clock;
+use crate::base::{clock, spawn_blocking};
 use crate::model::validation::LocalConfigMapsAndSecrets;
 use crate::model::{Completeness, Pod, PodSource, reasons};
 use crate::state::events::{EventRecorder, ObjectRef};
@@ -155,10 +155,9 @@ pub(super) async fn run(
             if scope == ScanScope::Everything {
                 relist = started + config.check_period;
             }
-            let (returned, scan) =
-                tokio::task::spawn_blocking(move || source.scan(&scope, &removed))
-                    .await
-                    .context("scanning the static pod path")?;
+            let (returned, scan) = spawn_blocking(move || source.scan(&scope, &removed))
+                .await
+                .context("scanning the static pod path")?;
             source = returned;
             missing.set(source.scanner.missing_root());
             let event_pause = started + event_pause(clock::since(started));

@@ -1,4 +1,5 @@
 use super::*;
+use crate::base::spawn_blocking;
 use crate::model::PodExt;
 use crate::pods::pod_config::decode_file;
 use std::collections::BTreeSet;
@@ -276,7 +277,7 @@ async fn a_storm_of_changes_ends_with_the_last_one() {
     fs::write(&path, manifest("a", "0")).unwrap();
     let mut source = Fixture::start(dir.path());
     source.until(&["a=0"]).await;
-    let writer = tokio::task::spawn_blocking(move || {
+    let writer = spawn_blocking(move || {
         // Same size every time, many within one tick of the clock.
         for image in 1000..3000 {
             fs::write(&path, manifest("a", &image.to_string())).unwrap();

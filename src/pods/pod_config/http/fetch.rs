@@ -4,6 +4,7 @@ use super::request::{ManifestEndpoint, ManifestRequest};
 use crate::base::{
     Http1,
     proxy::{ProxiedStream, ProxyConnector, ProxyEnvironment},
+    spawn_blocking,
 };
 use crate::model::validation::MAX_MANIFEST_BYTES;
 use anyhow::{Context as _, bail};
@@ -75,9 +76,8 @@ impl Fetcher {
         if let Some(connector) = &self.tls {
             return Ok(connector.clone());
         }
-        let connector = tokio::task::spawn_blocking(system_roots)
-            .await
-            .context("reading the system's certificates")??;
+        let connector =
+            spawn_blocking(system_roots).await.context("reading the system's certificates")??;
         self.tls = Some(connector.clone());
         Ok(connector)
     }

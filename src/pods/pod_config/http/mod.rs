@@ -11,7 +11,7 @@ mod tests;
 use super::SourceList;
 use super::manifest::{decode_catching_panic, decode_url};
 use super::static_pod::ManifestOrigin;
-use crate::base::{SecretUrl, clock};
+use crate::base::{SecretUrl, clock, spawn_blocking};
 use crate::model::validation::LocalConfigMapsAndSecrets;
 use crate::model::{Completeness, PodSource, reasons};
 use crate::state::events::{EventRecorder, ObjectRef};
@@ -167,7 +167,7 @@ impl HttpSource {
         let url = self.url.to_string();
         let (location, node_name) = (self.url.clone(), self.node_name.clone());
         let config_maps_and_secrets = self.config_maps_and_secrets;
-        let parsed = tokio::task::spawn_blocking(move || {
+        let parsed = spawn_blocking(move || {
             let origin = ManifestOrigin {
                 node_name: &node_name,
                 source: PodSource::Http,

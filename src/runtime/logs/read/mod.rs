@@ -22,9 +22,10 @@ pub use container::{ContainerLogs, LogError};
 pub use decode::Decoder;
 pub use stream::{LogStream, Logs};
 
+use crate::base::spawn_blocking;
 use jiff::{SignedDuration, Timestamp};
 use std::io;
-use tokio::{sync::Semaphore, task::spawn_blocking};
+use tokio::sync::Semaphore;
 
 /// Which of a container's streams are wanted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -2,7 +2,7 @@
 
 use super::plan::{self, RotationPlan, RotationPolicy};
 use crate::{
-    base::{clock, error_chain, if_exists},
+    base::{clock, error_chain, if_exists, spawn_blocking},
     cri::RuntimeClient,
     model::ContainerId,
     runtime::logs::{
@@ -22,7 +22,7 @@ use std::{
     os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _},
     path::{Path, PathBuf},
 };
-use tokio::{sync::Semaphore, task::spawn_blocking};
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 /// Bytes compressed between two looks whether the kubelet is to stop.

@@ -9,6 +9,7 @@ use crate::{
         clock::{self, Instant},
         error_chain, if_exists,
         panics::{PanicScope, catch_panic},
+        spawn_blocking,
     },
     cri::RuntimeClient,
     model::{ContainerId, ContainerState},
@@ -16,11 +17,7 @@ use crate::{
     state::pod_cache::{PodCache, PodRef},
 };
 use std::{collections::HashMap, fs, io, path::PathBuf, sync::Arc, time::Duration};
-use tokio::{
-    sync::Semaphore,
-    task::{JoinSet, spawn_blocking},
-    time::sleep_until,
-};
+use tokio::{sync::Semaphore, task::JoinSet, time::sleep_until};
 use tokio_util::sync::CancellationToken;
 
 /// Longest pause between two tries to get back a log that is missing.

@@ -8,7 +8,7 @@ use super::{
     drivers::FlexDriver,
     protocol::{CallError, DriverName},
 };
-use crate::base::run_file_io;
+use crate::base::{run_file_io, spawn_blocking};
 use crate::volumes::{
     FlexDevice, VolumeError, VolumeManagerInner,
     error::{cannot, io_error},
@@ -28,10 +28,7 @@ use std::{
     path::{Path, PathBuf},
     sync::Arc,
 };
-use tokio::{
-    sync::OwnedMutexGuard,
-    task::{JoinError, spawn_blocking},
-};
+use tokio::{sync::OwnedMutexGuard, task::JoinError};
 use tokio_util::sync::CancellationToken;
 
 /// Waits until the volume is attached, and mounts its device unless it is mounted for another pod. `options` are the

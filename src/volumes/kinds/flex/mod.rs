@@ -19,7 +19,7 @@ use super::{
 };
 use crate::apiserver::ResourcePath;
 use crate::apiserver::claim::ClaimError;
-use crate::base::{error_chain, if_exists, run_file_io};
+use crate::base::{error_chain, if_exists, run_file_io, spawn_blocking};
 use crate::model::{PodExt as _, PodUid};
 use crate::volumes::{
     HostPathCheck, Unsupported, VolumeError, VolumeGroup, VolumeManagerInner, VolumePath,
@@ -43,7 +43,6 @@ use std::{
     path::{Path, PathBuf},
     sync::Arc,
 };
-use tokio::task::spawn_blocking;
 use tokio_util::sync::CancellationToken;
 
 /// The plugin in metrics: the names of drivers would be labels without a limit.

@@ -1,6 +1,7 @@
 //! Sessions with iSCSI targets: `iscsiadm` logs in and out.
 
 use super::disk::{self, DISCOVERY_KEYS, IscsiDisk, IscsiLogin, SESSION_KEYS};
+use crate::base::spawn_blocking;
 use crate::host::program::Program;
 use crate::volumes::{
     VolumeManagerInner,
@@ -18,7 +19,6 @@ use std::{
     sync::Arc,
     time::Duration,
 };
-use tokio::task::spawn_blocking;
 use tokio_util::sync::CancellationToken;
 
 /// Timeout of calls that only change the database of `iscsiadm`.

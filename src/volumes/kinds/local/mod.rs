@@ -14,7 +14,7 @@ use super::{
     host_path, programs,
 };
 use crate::{
-    base::{panics::PanicScope, spawn},
+    base::{panics::PanicScope, spawn, spawn_blocking},
     volumes::{
         HostPathCheck, KubeletRoot, Mounter, VolumeError, VolumeManagerInner, VolumePlugin,
         component,
@@ -38,7 +38,7 @@ use std::{
     sync::Arc,
     time::Duration,
 };
-use tokio::{sync::OwnedMutexGuard, task::spawn_blocking, time::timeout};
+use tokio::{sync::OwnedMutexGuard, time::timeout};
 use tokio_util::sync::CancellationToken;
 
 /// How long the teardown of a pod waits for unmounting unused devices.

@@ -1,7 +1,7 @@
 //! Disks of mode Block: the device is bound in the disk's directory, once per pod, and linked to from the pod's.
 
 use super::{DiskVolume, make_dir};
-use crate::base::{atomic_file, if_exists};
+use crate::base::{atomic_file, if_exists, spawn_blocking};
 use crate::model::PodUid;
 use crate::volumes::{
     VolumeError, VolumeManagerInner, component,
@@ -16,7 +16,6 @@ use std::{
     path::{Path, PathBuf},
     sync::Arc,
 };
-use tokio::task::spawn_blocking;
 
 /// The directory of a pod's links to its devices of a plugin.
 fn links(pod: &Path, plugin: DiskPlugin) -> PathBuf {

@@ -25,7 +25,7 @@ use super::{
     programs::{self, ProgramFailure},
     releases::MountedDevices,
 };
-use crate::base::{atomic_file, if_exists, run_file_io};
+use crate::base::{atomic_file, if_exists, run_file_io, spawn_blocking};
 use crate::host::{MountEntry, program::Program};
 use crate::volumes::{
     Mounter, VolumeError, VolumeGroup, VolumeManagerInner, VolumePath,
@@ -46,7 +46,7 @@ use std::{
     sync::Arc,
     time::Duration,
 };
-use tokio::{sync::OwnedMutexGuard, task::spawn_blocking};
+use tokio::sync::OwnedMutexGuard;
 
 /// Timeout of programs that only change a mount or a device.
 const SHORT_LIMIT: Duration = Duration::from_secs(60);

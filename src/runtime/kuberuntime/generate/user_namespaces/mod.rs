@@ -12,7 +12,7 @@ pub mod ranges;
 pub use assigned_ids::UserNamespacesConfig;
 
 use crate::{
-    base::{atomic_file, error_chain, if_exists, run_file_io},
+    base::{atomic_file, error_chain, if_exists, run_file_io, spawn_blocking},
     cri::{HandlerFeatures, UnknownHandler},
     host::files,
     model::{Pod, PodExt, PodUid},
@@ -56,7 +56,7 @@ impl UserNamespaces {
     /// The node's ids, or the files of pods that have some, cannot be read.
     pub async fn of_node(root: KubeletRoot, config: UserNamespacesConfig) -> anyhow::Result<Self> {
         let space = assigned_ids::space(&config).await.context("create user namespace manager")?;
-        let opened = tokio::task::spawn_blocking(move || Self::open(root, space)).await?;
+        let opened = spawn_blocking(move || Self::open(root, space)).await?;
         opened.context("failed to find the pods that have user namespaces")
     }
 

@@ -19,6 +19,7 @@ use crate::support::fake_runtime::{
 };
 use crate::support::kubelet_process::{KubeletProcess, Settings, free_ports};
 use crate::support::wait::{holds, wait_for};
+use crate::virtual_time::real_time;
 
 impl Node {
     fn verb(&self, args: &[&str]) -> Command {
@@ -173,6 +174,7 @@ async fn before_the_runtime_answers_the_kubelet_says_what_it_waits_for() {
 
 #[tokio::test]
 async fn a_crash_loop_is_explained_with_the_instant_of_the_next_start() {
+    real_time("the command is a process");
     let node = Node::started().await;
     node.fake.behave("main", Behaviour::exits(Duration::ZERO, 3));
     node.put(&simple("web"));
@@ -262,6 +264,7 @@ async fn a_wrong_restart_period_is_refused_by_the_kubelet_and_by_validate_alike(
 
 #[tokio::test]
 async fn a_pull_that_fails_is_explained_with_its_next_try() {
+    real_time("the command is a process");
     let node = Node::started().await;
     let missing = "localhost/missing:1";
     let error = Some((tonic::Code::NotFound, "no such image".to_string()));
@@ -329,6 +332,7 @@ async fn probes_are_shown_with_their_last_results_and_their_next_run() {
 
 #[tokio::test]
 async fn a_pod_that_is_being_stopped_is_terminating_until_a_known_instant() {
+    real_time("the command is a process");
     let node = Node::started().await;
     node.fake.behave("main", Behaviour::ignores_term());
     let grace = json!({"terminationGracePeriodSeconds": 10});
@@ -417,6 +421,7 @@ impl Watching {
 
 #[tokio::test]
 async fn watching_appends_a_line_when_something_changed_also_over_a_restart() {
+    real_time("the command is a process");
     let mut node = Node::started().await;
     node.put(&simple("web"));
     node.wait_phase("web", "Running").await;
@@ -442,6 +447,7 @@ async fn watching_appends_a_line_when_something_changed_also_over_a_restart() {
 
 #[tokio::test]
 async fn watching_as_json_gives_a_document_a_line() {
+    real_time("the command is a process");
     let node = Node::started().await;
     let mut watching = Watching::of(&node, &["pods", "-w", "-o", "json"]);
     let first: Value = serde_json::from_str(&watching.line(&["version"]).await).unwrap();
@@ -608,6 +614,7 @@ async fn a_check_finds_everything_that_a_start_would_meet_and_changes_nothing() 
 
 #[tokio::test]
 async fn a_check_beside_the_running_kubelet_finds_nothing_wrong() {
+    real_time("the command is a process");
     let node = Node::new().await;
     let dir = node.path("process");
     std::fs::create_dir(&dir).unwrap();

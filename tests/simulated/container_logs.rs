@@ -15,6 +15,7 @@ use crate::pods::{container, pod, simple, with_spec};
 use crate::support::fake_runtime::{Behaviour, Pull};
 use crate::support::raw::{TIMEOUT, dechunked, exchange, read_head, read_rest, send, take_chunks};
 use crate::support::wait::{holds, wait_for};
+use crate::virtual_time::real_time;
 
 const WEB: &str = "/containerLogs/default/web-node1/main";
 
@@ -223,6 +224,7 @@ async fn a_follower_that_goes_away_leaves_nothing_open() {
 /// One log of many followers: each has all of it, and one watch serves them.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_thousand_followers_of_one_log_share_a_watch_and_each_gets_all_of_it() {
+    real_time("it reads on several threads");
     const FOLLOWERS: usize = 1000;
     let (node, socket) = node_with_web().await;
     node.fake.log("main", "stdout", "line 0");
@@ -259,6 +261,7 @@ async fn a_thousand_followers_of_one_log_share_a_watch_and_each_gets_all_of_it()
 /// A follower that takes nothing for a while gets everything all the same, and blocks no other client.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_slow_follower_loses_nothing_and_holds_up_nobody() {
+    real_time("it reads on several threads");
     let (node, socket) = node_with_web().await;
     let target = format!("{WEB}?follow=true");
     let slow = Follower::begin(&socket, &target).await;

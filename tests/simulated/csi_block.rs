@@ -13,6 +13,7 @@ use crate::csi::{
 };
 use crate::node::WAIT_LIMIT;
 use crate::support::fake_runtime::FakeRuntime;
+use crate::virtual_time::real_time;
 
 const VOLUME_PATH: &str = "/api/v1/persistentvolumes/pv1";
 
@@ -33,6 +34,7 @@ fn with_device(name: &str, read_only: bool) -> Value {
 
 #[tokio::test]
 async fn containers_have_the_device_of_a_claim_until_nothing_of_it_is_left() {
+    real_time("loop devices are made by processes");
     let Some((mut node, api)) = joined_and_mounting().await else {
         return;
     };

@@ -15,6 +15,7 @@ use crate::support::dead_fs::DeadFs;
 use crate::support::fake_runtime::FakeRuntime;
 use crate::support::wait::{holds, wait_for};
 use crate::systemd::FakeSystemd;
+use crate::virtual_time::real_time;
 
 /// The attempt to attach the volume fails.
 fn refuse_attach(api: &crate::api_server::FakeApiServer, code: i32) {
@@ -166,6 +167,7 @@ async fn a_dead_volume_that_a_running_container_uses_stays_and_an_event_says_so(
 
 #[tokio::test]
 async fn a_shutdown_of_the_node_waits_until_volumes_are_unstaged() {
+    real_time("a thread reads the lock");
     let systemd = FakeSystemd::start().await;
     systemd.state.lock().inhibit_delay = 3_600_000_000;
     let (node, api, driver) = with_driver(|node| {

@@ -1,9 +1,10 @@
 //! Edits of static pods that keep the UID they were given: a new pod takes the place of the old one.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
 use crate::foreign_objects::{Plant, Planter};
 use crate::node::{Node, WAIT_LIMIT, full, is_ready, status_of};

@@ -8,6 +8,7 @@ use crate::node::{Node, WAIT_LIMIT};
 use crate::resize::sized;
 use crate::support::fake_runtime::{Call, Fault, Rpc};
 use crate::support::wait::{holds, wait_for};
+use crate::virtual_time::real_time;
 
 /// A node whose kubelet was stopped, and whose pod `web` runs.
 async fn stopped_with_web() -> (Node, FakeApiServer) {
@@ -21,6 +22,7 @@ async fn stopped_with_web() -> (Node, FakeApiServer) {
 
 #[tokio::test]
 async fn a_runtime_that_removes_images_slowly_does_not_delay_evictions_for_memory() {
+    real_time("an image has to be older than a nanosecond");
     let (mut node, api) = stopped_with_web().await;
     // Both are always met; the one for memory only after images are being removed.
     node.configure(
@@ -55,6 +57,7 @@ async fn wait_evicted(api: &FakeApiServer, name: &str, resource: &str) {
 
 #[tokio::test]
 async fn a_disk_is_freed_of_images_before_a_pod_is_evicted() {
+    real_time("an image has to be older than a nanosecond");
     let (mut node, api) = stopped_with_web().await;
     node.configure(
         "evictionHard: {nodefs.available: \"99.9%\", nodefs.inodesFree: \"99.9%\"}\n\
@@ -90,6 +93,7 @@ async fn what_an_evicted_pod_wrote_into_its_containers_goes_while_the_pod_stays_
 
 #[tokio::test]
 async fn a_pod_that_starts_while_usage_is_read_is_not_evicted_before_one_that_ran() {
+    real_time("an image has to be older than a nanosecond");
     let (mut node, api) = joined().await;
     node.start().await;
     for name in ["web", "late"] {

@@ -10,6 +10,7 @@ use crate::node::{Node, WAIT_LIMIT, is_ready, waits_for};
 use crate::pods::{container, exec_probe, pod, simple, with, with_spec};
 use crate::support::metric_facts;
 use crate::support::wait::{holds, wait_for};
+use crate::virtual_time::real_time;
 
 /// What does not happen here: by the first part of their names, and what would write them.
 const ELSEWHERE: &[(&str, &str)] = &[
@@ -115,6 +116,7 @@ fn written(text: &str) -> BTreeSet<String> {
 
 #[tokio::test]
 async fn each_family_is_written_by_what_happens_to_a_node() {
+    real_time("it measures durations");
     let node = Node::started().await;
     let probed = with(container("main"), json!({"readinessProbe": exec_probe("is-ready")}));
     node.put(&pod("probed", &[probed]));

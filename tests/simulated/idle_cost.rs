@@ -1,8 +1,9 @@
 //! What it costs when nothing happens, and what is left when everything is over.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::json;
+use tokio::time::Instant;
 
 use crate::foreign_objects::{Plant, Planter};
 use crate::node::{Node, WAIT_LIMIT, calls, full, is_ready, put, wait_runs, waits_for};

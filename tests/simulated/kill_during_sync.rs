@@ -9,6 +9,7 @@ use crate::node::{Node, WAIT_LIMIT, full};
 use crate::pods::{container, exec_probe, pod, simple, version, with, with_spec};
 use crate::support::dead_fs::DeadFs;
 use crate::support::fake_runtime::{Behaviour, ExecOutcome, FakeRuntime, Fault, Rpc};
+use crate::virtual_time::real_time;
 
 /// Enough for another stop to begin, and far less than what it must not wait for.
 const PROMPTLY: Duration = Duration::from_secs(20);
@@ -116,6 +117,7 @@ async fn removed_behind(node: &Node) {
 
 #[tokio::test]
 async fn a_sub_path_of_a_file_system_that_hangs_does_not_keep_a_pod_running() {
+    real_time("a thread is held by the file system that hangs");
     let node = Node::started().await;
     let Some(dead) = DeadFs::mount(&node.path("dead")) else {
         return;
@@ -129,6 +131,7 @@ async fn a_sub_path_of_a_file_system_that_hangs_does_not_keep_a_pod_running() {
 
 #[tokio::test]
 async fn objects_on_a_file_system_that_hangs_do_not_keep_a_pod_running() {
+    real_time("a thread is held by the file system that hangs");
     let mut node = Node::new().await;
     let objects = node.path("objects");
     std::fs::create_dir(&objects).unwrap();
@@ -145,6 +148,7 @@ async fn objects_on_a_file_system_that_hangs_do_not_keep_a_pod_running() {
 
 #[tokio::test]
 async fn a_pod_starts_once_its_manifest_no_longer_names_a_host_path_that_hangs() {
+    real_time("a thread is held by the file system that hangs");
     let node = Node::started().await;
     let Some(dead) = DeadFs::mount(&node.path("dead")) else {
         return;

@@ -14,6 +14,7 @@ use crate::node::{Node, WAIT_LIMIT, full, phase, runs, status_of, waits_for};
 use crate::pods::{container, exec_probe, pod, with, with_spec};
 use crate::support::fake_runtime::{Behaviour, ExecOutcome, FakeRuntime, Fault, Rpc};
 use crate::support::wait::{holds, wait_for};
+use crate::virtual_time::real_time;
 
 /// A pod whose container ends with 0 when it is stopped, which its policy takes for success.
 fn ends_well_when_stopped(name: &str, more: Value) -> Value {
@@ -178,6 +179,7 @@ async fn an_edited_image_under_never_replaces_a_container_whose_successor_fails_
 
 #[tokio::test]
 async fn a_kubelet_killed_before_it_creates_the_successor_creates_it_at_its_next_start() {
+    real_time("the kubelet is killed on threads of its own");
     let mut node = Node::new().await;
     let log = Log::new();
     let (web, sick) = probed(&node);
@@ -198,6 +200,7 @@ async fn a_kubelet_killed_before_it_creates_the_successor_creates_it_at_its_next
 
 #[tokio::test]
 async fn a_container_that_exits_while_no_kubelet_runs_has_not_ended_if_the_last_one_stopped_it() {
+    real_time("the kubelet is killed on threads of its own");
     for is_killed in [true, false] {
         let mut node = Node::new().await;
         let log = Log::new();

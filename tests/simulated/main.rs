@@ -1,5 +1,5 @@
 //! The kubelet against a runtime that runs nothing and misbehaves as scripted.
-// What it observes happens in real time, so it reads the real clock.
+// Tests of processes and threads observe what happens in real time, so they read the real clock.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -109,4 +109,5 @@ mod threaded_kubelet;
 mod traces;
 mod unreadable;
 mod unsupported;
+mod virtual_time;
 mod web;

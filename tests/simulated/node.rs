@@ -78,6 +78,7 @@ impl Node {
     }
 
     pub(crate) async fn with(options: Options) -> Node {
+        crate::virtual_time::begin();
         let dir = tempfile::Builder::new().prefix("node").tempdir().expect("a temporary directory");
         let path = dir.path().to_owned();
         DIRS.with_borrow_mut(|dirs| dirs.push(NodeDir(dir)));

@@ -8,9 +8,11 @@ use crate::pods::{container, pod, with, with_spec};
 use crate::support::dead_fs::DeadFs;
 use crate::support::fake_runtime::Rpc;
 use crate::support::wait::{holds, wait_for};
+use crate::virtual_time::real_time;
 
 #[tokio::test]
 async fn a_volume_that_hangs_is_named_and_holds_up_neither_the_others_nor_the_end_of_the_pod() {
+    real_time("a thread is held by the file system that hangs");
     let node = Node::started().await;
     let Some(dead) = DeadFs::mount(&node.path("dead")) else {
         return;
@@ -54,6 +56,7 @@ fn mounting(name: &str, volumes: Vec<Value>) -> Value {
 
 #[tokio::test]
 async fn a_file_system_that_hangs_holds_up_only_pods_with_paths_on_it() {
+    real_time("a thread is held by the file system that hangs");
     let node = Node::started().await;
     let Some(dead) = DeadFs::mount(&node.path("dead")) else {
         return;

@@ -17,6 +17,7 @@ use crate::node::Node;
 use crate::pods::simple;
 use crate::support::http;
 use crate::support::wait::wait_for;
+use crate::virtual_time::real_time;
 
 /// Each attempt follows and names stacks for seconds in a debug build on a busy machine, and several may be needed.
 const WAIT_LIMIT: Duration = Duration::from_secs(180);
@@ -72,6 +73,7 @@ async fn wait_seen(socket: &Path, name: &str) -> Profile {
 
 #[tokio::test]
 async fn a_busy_kubelet_shows_what_keeps_it_busy_and_to_one_at_a_time() {
+    real_time("the profile is of threads");
     let node = Node::started().await;
     for name in ["a", "b", "c"] {
         node.put(&simple(name));

@@ -10,6 +10,7 @@ use crate::node::{Node, WAIT_LIMIT, full, runs, status_of, waits_for};
 use crate::pods::{self, container, pod, with, with_spec};
 use crate::support::fake_runtime::{Behaviour, FakeRuntime, Fault, Options, Pull, Rpc, image_id};
 use crate::support::wait::{holds, wait_for};
+use crate::virtual_time::real_time;
 
 const DELAY: Duration = Duration::from_millis(300);
 
@@ -125,6 +126,7 @@ async fn a_removed_pod_gives_up_the_pulls_of_all_its_containers() {
 
 #[tokio::test]
 async fn images_that_no_pod_needs_are_removed_once_it_is_known_which_pods_there_are() {
+    real_time("an image has to be older than a nanosecond");
     let images = ["localhost/busybox:dev", "registry.test/wanted:1", "registry.test/unused:1"];
     let mut node =
         Node::with(Options { images: images.map(str::to_owned).to_vec(), ..Options::default() })
@@ -153,6 +155,7 @@ async fn images_that_no_pod_needs_are_removed_once_it_is_known_which_pods_there_
 
 #[tokio::test]
 async fn containers_of_an_ended_pod_stay_when_images_have_to_go() {
+    real_time("an image has to be older than a nanosecond");
     let images = ["localhost/busybox:dev", "registry.test/unused:1"];
     let mut node =
         Node::with(Options { images: images.map(str::to_owned).to_vec(), ..Options::default() })

@@ -18,6 +18,7 @@ use crate::node::{Node, full, phase};
 use crate::pods::{container, pod, with, with_metadata, with_spec};
 use crate::support::fake_runtime::{Behaviour, ContainerView, Fault, Options, PodView, Rpc};
 use crate::support::wait::{holds, wait_for};
+use crate::virtual_time::real_time;
 
 /// Histories that are lived at the same time: most of the time they wait.
 const LANES: usize = 6;
@@ -385,6 +386,7 @@ async fn live(ops: &[Op]) {
 }
 
 fn live_some() -> Result<(), String> {
+    real_time("the kubelet is killed on threads of its own");
     let mut config = Config {
         // A history takes seconds; what happened is shown anyway.
         max_shrink_iters: 0,

@@ -11,6 +11,7 @@ use crate::log::Log;
 use crate::node::{Node, WAIT_LIMIT};
 use crate::support::fake_runtime::{FakeRuntime, Fault, Rpc};
 use crate::support::wait::{holds, wait_for};
+use crate::virtual_time::real_time;
 
 /// A pod that requests so much CPU, and may use twice that and some memory.
 pub(crate) fn sized(name: &str, cpu_milli: i64, memory: &str) -> Value {
@@ -146,8 +147,12 @@ async fn a_container_that_takes_new_amounts_only_at_its_start_is_restarted() {
     node.fake.wait_until("it was restarted", WAIT_LIMIT, restarted).await;
     wait_resized(&api, "web", "200m").await;
     wait_event(&node, "Container main resize requires restart").await;
-    let status = status(&api, "web");
-    assert_eq!(status["containerStatuses"][0]["resources"]["limits"]["memory"], "128Mi");
+    wait_for("the memory is shown", WAIT_LIMIT, async || {
+        let status = status(&api, "web");
+        let memory = &status["containerStatuses"][0]["resources"]["limits"]["memory"];
+        holds(memory == "128Mi", status.to_string())
+    })
+    .await;
 }
 
 /// As the API prints it.
@@ -238,6 +243,7 @@ async fn a_resize_that_is_taken_back_is_over() {
 /// `kubectl` and others take a resize for done when its version of the pod is observed and has no condition.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_resize_is_not_shown_as_observed_before_it_is_decided() {
+    real_time("it runs on several threads");
     let (mut node, api) = joined().await;
     api.put(&path("web"), sized("web", 100, "64Mi"));
     node.start().await;
@@ -380,6 +386,7 @@ async fn a_finished_resize_is_published_also_if_the_late_status_of_the_runtime_s
 
 #[tokio::test]
 async fn a_container_that_was_restarted_for_its_resize_is_not_restarted_again_after_a_kill() {
+    real_time("the kubelet is killed on threads of its own");
     let log = Log::new();
     let (mut node, api) = joined().await;
     let mut pod = sized("web", 100, "64Mi");

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
+use kubelet::base::clock;
 use serde_json::{Value, json};
 
 use crate::node::{Node, WAIT_LIMIT, full, phase, status_of, waits_for};
@@ -102,7 +102,7 @@ async fn a_pods_start_and_so_its_deadline_outlive_the_kubelet_and_the_sandbox() 
     let shown = node.wait_phase("web", "Running").await;
     let started = shown.status.unwrap().start_time.unwrap();
     wait_for("the second of its start is past", WAIT_LIMIT, async || {
-        holds((Timestamp::now() - started.0).get_seconds() > 1, "not yet")
+        holds((clock::timestamp() - started.0).get_seconds() > 1, "not yet")
     })
     .await;
     node.stop().await;
@@ -122,7 +122,7 @@ async fn a_pod_whose_deadline_passed_while_no_kubelet_ran_fails_at_once() {
     let started = shown.status.unwrap().start_time.unwrap();
     node.stop().await;
     wait_for("its time is over", LATER, async || {
-        holds((Timestamp::now() - started.0).get_seconds() > 15, "not yet")
+        holds((clock::timestamp() - started.0).get_seconds() > 15, "not yet")
     })
     .await;
     node.start().await;

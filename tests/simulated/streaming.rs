@@ -295,7 +295,7 @@ async fn a_stream_on_which_nothing_happens_is_closed() {
     let server = StreamingServer::tcp(Manner::Echo).await;
     serve_at(&node, server.url());
     let mut stream = upgraded(&socket, EXEC, SPDY).await;
-    let begun = std::time::Instant::now();
+    let begun = tokio::time::Instant::now();
     expect(&mut stream, "hello ").await;
     // Only the kubelet closes it.
     assert_eq!(read_rest(&mut stream).await, b"");

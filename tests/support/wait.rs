@@ -1,7 +1,8 @@
 //! Waiting for facts, with a deadline; never for time to pass.
 
 use std::future::Future;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use tokio::time::Instant;
 
 /// How often a condition without a notification is polled.
 const RETRY_AFTER: Duration = Duration::from_millis(25);

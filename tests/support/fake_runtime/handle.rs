@@ -3,12 +3,11 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use kubelet::cri::v1;
 use parking_lot::Mutex;
 use tokio::sync::watch;
-use tokio::time::Instant;
 use tonic::Status;
 
 use super::{
@@ -86,7 +85,6 @@ impl FakeRuntime {
             conditions: Mutex::new(Conditions { runtime: Ok(()), network: Ok(()) }),
             features: Mutex::new(options.features),
             version: watch::channel(0).0,
-            epoch: (SystemTime::now(), Instant::now()),
         });
         let server = server::Server::listen(&shared, socket).expect("a socket to listen on");
         let server = Arc::new(Mutex::new(Some(server)));

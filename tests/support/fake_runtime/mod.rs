@@ -2,7 +2,7 @@
 //!
 //! It keeps honest state (`world.rs`), does what tests script (`behaviour.rs`, `exec.rs`, `images.rs`),
 //! goes wrong as scripted (`faults.rs`) and records every call (`calls.rs`). The wire is real: the
-//! code under test talks gRPC to it as to any runtime. Time is tokio's, so a paused clock moves it.
+//! code under test talks gRPC to it as to any runtime. It reads the kubelet's clock, also in virtual time.
 //!
 //! Included with `mod` by the tests and with `#[path]` by the benchmarks.
 
@@ -23,12 +23,12 @@ mod world;
 
 use std::future::Future;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
+use kubelet::base::clock;
 use kubelet::cri::v1;
 use parking_lot::Mutex;
 use tokio::sync::watch;
-use tokio::time::Instant;
 use tonic::{Code, Response, Status};
 
 pub use behaviour::{Behaviour, OnTerm};
@@ -154,15 +154,12 @@ pub struct Shared {
     conditions: Mutex<Conditions>,
     features: Mutex<Features>,
     version: watch::Sender<u64>,
-    epoch: (SystemTime, Instant),
 }
 
 impl Shared {
-    /// Nanoseconds since 1970, moving with tokio's clock.
+    /// Nanoseconds since 1970, by the kubelet's clock.
     fn now(&self) -> i64 {
-        let now = self.epoch.0 + self.epoch.1.elapsed();
-        let since = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)
+        i64::try_from(clock::timestamp().as_nanosecond()).unwrap_or(i64::MAX)
     }
 
     fn changed(&self) {

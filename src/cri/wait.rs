@@ -1,5 +1,6 @@
 //! Waits for the runtime when the kubelet starts, and logs what is missing.
 
+use std::fs;
 use std::io;
 use std::os::unix::fs::FileTypeExt as _;
 use std::path::Path;
@@ -11,6 +12,7 @@ use super::error::CriError;
 use super::runtime::RuntimeClient;
 use super::v1::{RuntimeCondition, StatusResponse, VersionResponse};
 use crate::base::clock::{self, Instant};
+use crate::base::spawn_blocking;
 
 const POLL_INTERVAL: Duration = Duration::from_millis(250);
 /// Interval at which the same reason is logged again.
@@ -86,8 +88,9 @@ pub fn network_error(status: &StatusResponse) -> Option<String> {
 
 /// Whether a file that is no socket has this path.
 async fn is_other_file(path: &Path) -> bool {
-    let file = tokio::fs::metadata(path).await;
-    file.is_ok_and(|file| !file.file_type().is_socket())
+    let path = path.to_owned();
+    let is_other = move || fs::metadata(path).is_ok_and(|file| !file.file_type().is_socket());
+    spawn_blocking(is_other).await.unwrap_or_default()
 }
 
 /// The likely cause of a failed call, and what to do about it.

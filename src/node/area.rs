@@ -15,7 +15,7 @@ use crate::{
     apiserver::ApiServer,
     base::{Tasks, metrics::Metrics, otel::Tracer},
     cri::{RuntimeClient, RuntimeInfo},
-    host::{HostMachine, KERNEL_LOG, LOGIND_CONFIG_DIRECTORY, Logind, System},
+    host::{HostMachine, LOGIND_CONFIG_DIRECTORY, Logind, System},
     images::{
         Images,
         gc::{CollectorDeps, ImageCollector, ImageGcPolicy},
@@ -105,7 +105,7 @@ pub async fn start(config: Config, deps: NodeDeps<'_>, tasks: &mut Tasks) -> any
         };
         membership::start(&config.profile, membership, tasks).await?;
     }
-    let (log, events) = (KERNEL_LOG.into(), stores.events.clone());
+    let (log, events) = (deps.system.kernel_log.clone(), stores.events.clone());
     tasks.spawn_until_shutdown("node.oom", oom::run(log, name.clone(), events));
     if !config.shutdown_phases.is_empty() {
         let shutdown = ShutdownDeps {

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
+use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -15,7 +16,6 @@ use hyper::{Method, Request, Response};
 use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
-use tokio::net::TcpListener;
 use tokio::sync::{broadcast, watch};
 
 /// How requests are answered.
@@ -106,6 +106,7 @@ type Observer = Box<dyn Fn(&str, &Value) + Send + Sync>;
 struct Shared {
     objects: Mutex<Objects>,
     observers: Mutex<Vec<Observer>>,
+    deletion_observers: Mutex<Vec<Observer>>,
     mode: watch::Sender<Mode>,
     events: broadcast::Sender<(Place, Value)>,
     seen: Mutex<Vec<Seen>>,
@@ -114,22 +115,32 @@ struct Shared {
 /// The server; it ends with the test.
 pub(crate) struct FakeApiServer {
     shared: Arc<Shared>,
+    listener: TcpListener,
     port: u16,
 }
 
 impl FakeApiServer {
     pub(crate) async fn start() -> FakeApiServer {
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        listener.set_nonblocking(true).expect("a listener");
         let port = listener.local_addr().expect("its address").port();
         let shared = Arc::new(Shared {
             objects: Mutex::default(),
             observers: Mutex::default(),
+            deletion_observers: Mutex::default(),
             mode: watch::Sender::new(Mode::Well),
             events: broadcast::channel(1024).0,
             seen: Mutex::default(),
         });
-        tokio::spawn(serve(listener, shared.clone()));
-        FakeApiServer { shared, port }
+        let server = FakeApiServer { shared, listener, port };
+        server.resume();
+        server
+    }
+
+    /// Goes on with another tokio runtime, after the one before is gone with all its tasks.
+    pub(crate) fn resume(&self) {
+        let listener = self.listener.try_clone().and_then(tokio::net::TcpListener::from_std);
+        tokio::spawn(serve(listener.expect("the listener"), self.shared.clone()));
     }
 
     /// Writes a kubeconfig for it.
@@ -182,6 +193,14 @@ impl FakeApiServer {
     /// Calls this with the resource and the object of every write, before the next one. It must not use this server.
     pub(crate) fn observe(&self, observer: impl Fn(&str, &Value) + Send + Sync + 'static) {
         self.shared.observers.lock().push(Box::new(observer));
+    }
+
+    /// Calls this with the resource and the object of every deletion by a client, after it.
+    pub(crate) fn observe_deletions(
+        &self,
+        observer: impl Fn(&str, &Value) + Send + Sync + 'static,
+    ) {
+        self.shared.deletion_observers.lock().push(Box::new(observer));
     }
 
     /// Requests so far.
@@ -259,7 +278,7 @@ fn line(event: &Value) -> Bytes {
     Bytes::from(format!("{event}\n"))
 }
 
-async fn serve(listener: TcpListener, shared: Arc<Shared>) {
+async fn serve(listener: tokio::net::TcpListener, shared: Arc<Shared>) {
     while let Ok((stream, _)) = listener.accept().await {
         let shared = shared.clone();
         tokio::spawn(async move {
@@ -373,7 +392,15 @@ fn well(method: &Method, path: &str, query: &str, body: Value, shared: &Shared) 
             merge(&mut object, body);
             shared.put(object_place.clone(), object)
         })),
-        ("DELETE", Some(_)) => found(shared.remove(&object_place)),
+        ("DELETE", Some(_)) => {
+            let removed = shared.remove(&object_place);
+            if let Some(object) = &removed {
+                for observer in shared.deletion_observers.lock().iter() {
+                    observer(&place.resource, object);
+                }
+            }
+            found(removed)
+        }
         // Of a collection, of which there is nothing here.
         ("DELETE", None) => whole(200, "{}"),
         _ => refused(405, "MethodNotAllowed"),

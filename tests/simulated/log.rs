@@ -2,8 +2,8 @@
 
 use std::fmt::Write as _;
 use std::sync::Arc;
-use std::time::Instant;
 
+use kubelet::base::clock::{self, Instant};
 use parking_lot::Mutex;
 use tracing::dispatcher::{self, DefaultGuard};
 use tracing::field::{Field, Visit};
@@ -74,7 +74,7 @@ impl<S: Subscriber, W: Fn(String) + 'static> Layer<S> for Printer<W> {
         }
         let mut line = Line(String::new());
         event.record(&mut line);
-        let seconds = self.start.elapsed().as_secs_f64();
+        let seconds = clock::since(self.start).as_secs_f64();
         let (level, target) = (metadata.level(), metadata.target());
         (self.write)(format!("{seconds:7.3} {level} {target}:{}", line.0));
     }
@@ -91,6 +91,6 @@ pub(crate) fn keep(log: &Log) -> DefaultGuard {
 }
 
 fn printer(write: impl Fn(String) + Send + Sync + 'static) -> Dispatch {
-    let start = Instant::now();
+    let start = clock::instant();
     Dispatch::new(tracing_subscriber::registry().with(Printer { start, write }))
 }

@@ -122,9 +122,12 @@ impl Bootstrap {
 
     async fn remove_key(&self) {
         let path = self.key_path();
-        if let Err(error) = tokio::fs::remove_file(&path).await {
-            tracing::debug!(path = %path.display(), err = %error, "Removing the key of the bootstrap failed");
-        }
+        let removing = move || {
+            if let Err(error) = fs::remove_file(&path) {
+                tracing::debug!(path = %path.display(), err = %error, "Removing the key of the bootstrap failed");
+            }
+        };
+        let _ = spawn_blocking(removing).await;
     }
 }
 

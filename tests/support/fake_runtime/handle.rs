@@ -11,8 +11,8 @@ use tokio::sync::watch;
 use tonic::Status;
 
 use super::{
-    Behaviour, Call, Conditions, Distortion, ExecCall, ExecOutcome, Fault, Features, Options, Pull,
-    Rpc, Shared, Start, StreamCall, Subject,
+    Behaviour, Call, Conditions, Distortion, End, ExecCall, ExecOutcome, Fault, Features, Options,
+    Pull, Rpc, Shared, Start, StreamCall, Subject,
 };
 use super::{calls, exec, images, server, world};
 
@@ -83,6 +83,7 @@ impl FakeRuntime {
             streams: Mutex::new(exec::no_streams()),
             pulls: Mutex::default(),
             conditions: Mutex::new(Conditions { runtime: Ok(()), network: Ok(()) }),
+            pace: Mutex::default(),
             features: Mutex::new(options.features),
             version: watch::channel(0).0,
         });
@@ -253,6 +254,29 @@ impl FakeRuntime {
                 server::Server::listen(&self.shared, &self.socket).expect("a socket to listen on"),
             );
         }
+    }
+
+    /// Goes on with another tokio runtime, after the one before is gone with all its tasks.
+    pub fn resume(&self) {
+        self.vanish();
+        self.come_back();
+        let pending = self.shared.world.lock().pending_ends();
+        let now = self.shared.now();
+        for (id, at, code) in pending {
+            let after = Duration::from_nanos(at.saturating_sub(now).max(0).unsigned_abs());
+            self.shared.end_later(&id, after, code);
+        }
+    }
+
+    /// From now on each call takes up to twice this long, half of it before its work and half after.
+    pub fn take_time(&self, longest: Duration, seed: u64) {
+        let rng = fastrand::Rng::with_seed(seed);
+        *self.shared.pace.lock() = Some(super::Pace { rng, longest });
+    }
+
+    /// All containers that ended, in order.
+    pub fn ends(&self) -> Vec<End> {
+        self.shared.world.lock().history.ends.clone()
     }
 
     /// The newest container that `word` means is gone without a trace or an event.

@@ -12,10 +12,21 @@ pub struct Start {
     pub args: Vec<String>,
 }
 
+/// A container that ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct End {
+    pub subject: Subject,
+    pub code: i32,
+    /// The runtime was asked to stop or remove it, or its sandbox.
+    pub was_asked: bool,
+}
+
 #[derive(Debug, Default)]
 pub struct History {
     /// All containers that were started, in order.
     pub starts: Vec<Start>,
+    /// All containers that ended, in order.
+    pub ends: Vec<End>,
     /// Pods that began to run while another one of their name did.
     pub overlaps: Vec<String>,
 }

@@ -36,7 +36,7 @@ pub use calls::{Call, Rpc, Subject};
 pub use exec::{ExecCall, ExecOutcome, StreamCall};
 pub use faults::{Distortion, Fault};
 pub use handle::{ContainerView, FakeRuntime, PodView};
-pub use history::Start;
+pub use history::{End, Start};
 pub use images::{Pull, image_id};
 
 /// Items per message of the list streams.
@@ -152,6 +152,7 @@ pub struct Shared {
     streams: Mutex<exec::StreamScript>,
     pulls: Mutex<images::Pulls>,
     conditions: Mutex<Conditions>,
+    pace: Mutex<Option<Pace>>,
     features: Mutex<Features>,
     version: watch::Sender<u64>,
 }
@@ -188,8 +189,10 @@ impl Shared {
         self.changed();
         let mut record = Record { shared: self, seq, code: Code::Cancelled };
         let result = async {
+            self.pass_time().await;
             hits.before().await?;
             let answer = work.await?;
+            self.pass_time().await;
             hits.after()?;
             Ok(answer)
         };
@@ -199,13 +202,27 @@ impl Shared {
         result.map(Response::new)
     }
 
+    async fn pass_time(&self) {
+        let takes = self.pace.lock().as_mut().map(Pace::next);
+        if let Some(takes) = takes {
+            tokio::time::sleep(takes).await;
+        }
+    }
+
     fn end(&self, id: &str, code: i32) -> bool {
         let ended = self.world.lock().end(id, code, self.now());
         self.changed();
         ended
     }
 
+    fn kill(&self, id: &str) {
+        self.world.lock().kill(id, self.now());
+        self.changed();
+    }
+
     fn end_later(self: &Arc<Self>, id: &str, after: Duration, code: i32) {
+        let at = self.now().saturating_add(i64::try_from(after.as_nanos()).unwrap_or(i64::MAX));
+        self.world.lock().will_end(id, at, code);
         if after.is_zero() {
             self.end(id, code);
             return;
@@ -217,6 +234,18 @@ impl Shared {
                 shared.end(&id, code);
             }
         });
+    }
+}
+
+/// How long calls take, before and after their work.
+pub struct Pace {
+    rng: fastrand::Rng,
+    longest: Duration,
+}
+
+impl Pace {
+    fn next(&mut self) -> Duration {
+        self.longest.mul_f64(self.rng.f64())
     }
 }
 

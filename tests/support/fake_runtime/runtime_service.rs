@@ -81,7 +81,7 @@ impl Runtime {
         }
         let grace = Duration::from_secs(timeout.max(0).unsigned_abs());
         if tokio::time::timeout(grace, ended.cancelled()).await.is_err() {
-            self.0.end(id, 137);
+            self.0.kill(id);
         }
         Ok(v1::StopContainerResponse {})
     }

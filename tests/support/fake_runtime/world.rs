@@ -12,7 +12,7 @@ use v1::{ContainerEventType as Event, ContainerState, PodSandboxState};
 use super::behaviour::{Behaviour, Behaviours};
 use super::calls::Subject;
 use super::events::Subscribers;
-use super::history::History;
+use super::history::{End, History};
 use super::logs::LogFile;
 
 /// The label that the kubelet puts on everything of a pod.
@@ -45,6 +45,8 @@ pub struct Container {
     pub life: Behaviour,
     /// It has received the stop signal.
     pub asked_to_end: bool,
+    /// When it will end by itself, and how.
+    pub ends_at: Option<(i64, i32)>,
     /// Fires when it has ended.
     pub ended: CancellationToken,
     pub log: Option<LogFile>,
@@ -125,7 +127,7 @@ impl World {
 
     pub fn stop_sandbox(&mut self, id: &str, now: i64) {
         for container in self.containers_of(id) {
-            self.end(&container, 137, now);
+            self.kill(&container, now);
         }
         let Some(sandbox) = self.sandboxes.get_mut(id) else {
             return;
@@ -205,6 +207,7 @@ impl World {
             log_path,
             life: Behaviour::runs(),
             asked_to_end: false,
+            ends_at: None,
             ended: CancellationToken::new(),
             log,
         };
@@ -262,14 +265,42 @@ impl World {
         Ok(Started { exit: life.exit })
     }
 
+    /// Ends a container because a caller asked for it.
+    pub fn kill(&mut self, id: &str, now: i64) {
+        if let Some(container) = self.containers.get_mut(id) {
+            container.asked_to_end = true;
+        }
+        self.end(id, 137, now);
+    }
+
+    pub fn will_end(&mut self, id: &str, at: i64, code: i32) {
+        if let Some(container) = self.containers.get_mut(id)
+            && container.ends_at.is_none_or(|(known, _)| at < known)
+        {
+            container.ends_at = Some((at, code));
+        }
+    }
+
+    /// Running containers that will end by themselves: when, and how.
+    pub fn pending_ends(&self) -> Vec<(String, i64, i32)> {
+        let running = |container: &&Container| container.state == ContainerState::ContainerRunning;
+        let pending = |container: &Container| {
+            let (at, code) = container.ends_at?;
+            Some((container.id.clone(), at, code))
+        };
+        self.containers.values().filter(running).filter_map(pending).collect()
+    }
+
     /// The process of a running container ends; anything else stays as it is.
     pub fn end(&mut self, id: &str, code: i32, now: i64) -> bool {
+        let subject = self.subject_of_container(id);
         let Some(container) = self.containers.get_mut(id) else {
             return false;
         };
         if container.state != ContainerState::ContainerRunning {
             return false;
         }
+        self.history.ends.push(End { subject, code, was_asked: container.asked_to_end });
         container.state = ContainerState::ContainerExited;
         container.finished_at = now;
         container.exit_code = code;
@@ -288,7 +319,7 @@ impl World {
     }
 
     pub fn remove_container(&mut self, id: &str, now: i64) {
-        self.end(id, 137, now);
+        self.kill(id, now);
         if let Some(sandbox) = self.forget_container(id) {
             self.emit(Event::ContainerDeletedEvent, id, &sandbox, now);
         }

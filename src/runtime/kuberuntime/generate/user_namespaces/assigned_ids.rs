@@ -2,9 +2,10 @@
 //! node's own.
 
 use super::ranges::IdSpace;
-use crate::base::if_exists;
+use crate::base::{if_exists, run_file_io};
 use anyhow::{Context as _, bail, ensure};
 use std::{
+    fs,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -69,7 +70,8 @@ fn tool_on_path() -> Option<PathBuf> {
 }
 
 async fn read(path: &Path) -> anyhow::Result<String> {
-    let read = if_exists(tokio::fs::read(path).await);
+    let file = path.to_owned();
+    let read = if_exists(run_file_io(move || fs::read(file)).await?);
     let bytes = read.with_context(|| format!("cannot read {}", path.display()))?;
     Ok(String::from_utf8_lossy(&bytes.unwrap_or_default()).into_owned())
 }

@@ -257,7 +257,9 @@ fn unsettled(pod: &Known, object: &Value, views: &[&PodView]) -> Option<String> 
     let mut names = BTreeSet::new();
     for container in dead {
         if !names.insert(&container.name) {
-            return Some(format!("{} dead containers", view.containers.len()));
+            let all = view.containers.iter();
+            let all = all.map(|one| (&one.name, one.attempt, one.state.as_str_name()));
+            return Some(format!("too many are dead: {:?}", all.collect::<Vec<_>>()));
         }
     }
     None

@@ -90,8 +90,9 @@ pub(super) fn pod_phase(
     for container in pod.containers() {
         count.regular(pod, container, find(regular, container));
     }
-    let sidecars_hold = count.sidecars_pending > 0 && !any_regular_started(regular);
-    let not_all_started = count.init_pending > 0 || sidecars_hold || count.waiting > 0;
+    // A pod that has been initialized does not go back to Pending while that happens again in a new sandbox.
+    let initializes = count.init_pending + count.sidecars_pending > 0;
+    let not_all_started = (initializes && !any_regular_started(regular)) || count.waiting > 0;
     let will_restart = count.restarting > 0 && (!pod_is_terminal || pod.is_static());
     if count.init_failed {
         PodPhase::Failed

@@ -69,7 +69,7 @@ const IDENTITY_INTERVAL: Duration = Duration::from_millis(200);
 pub struct ApiServer {
     connection: Arc<Reloaded<ApiConnection>>,
     availability: Arc<Availability>,
-    metrics: Option<ApiRequestMetrics>,
+    metrics: Option<Arc<ApiRequestMetrics>>,
     storage: Arc<StorageVersions>,
     rate: Option<Arc<RateLimit>>,
     /// Whether requests use a separate connection.
@@ -206,7 +206,7 @@ impl ApiServer {
     /// Adds metrics of the requests.
     #[must_use]
     pub fn measured(self, metrics: &Metrics) -> Self {
-        let metrics = Some(ApiRequestMetrics::new(metrics));
+        let metrics = Some(Arc::new(ApiRequestMetrics::register(metrics)));
         Self { metrics, ..self }
     }
 }

@@ -8,13 +8,14 @@
 //! * Upstream: `k8s.io/component-base/metrics` and `pkg/kubelet/metrics`.
 
 mod at_scrape;
+mod metric_set;
 mod text;
 
 #[cfg(test)]
 mod tests;
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, atomic::AtomicU64};
 
 use parking_lot::Mutex;
 use prometheus_client::encoding::text::encode_registry;
@@ -22,6 +23,16 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Metric, Registry};
 
 pub use at_scrape::{AtScrape, ScrapeSample};
+pub use metric_set::MetricVec;
+pub(crate) use metric_set::metric_set;
+pub use prometheus_client::metrics::{
+    counter::Counter,
+    gauge::Gauge,
+    histogram::{Histogram, exponential_buckets, exponential_buckets_range},
+};
+
+/// A gauge of seconds.
+pub type SecondsGauge = Gauge<f64, AtomicU64>;
 
 /// Prometheus' default histogram buckets, in seconds; also upstream's.
 pub const DEFAULT_BUCKETS: [f64; 11] =

@@ -133,7 +133,7 @@ impl KubeletAuth {
     /// Adds metrics of authentication.
     #[must_use]
     pub fn measured(self, metrics: &Metrics) -> Self {
-        let metrics = Some(AuthMetrics::new(metrics));
+        let metrics = Some(AuthMetrics::register(metrics));
         Self { metrics, ..self }
     }
 

@@ -24,10 +24,7 @@ use super::{
     known_pods::KnownPods,
 };
 use crate::{
-    base::{
-        error_chain,
-        metrics::{Labels, Metrics},
-    },
+    base::{error_chain, metrics::metric_set},
     cri::{CriError, RuntimeClient, StdStreams},
     model::{ContainerId, PodExt as _, PodStatus},
     pods::pod_sync::PodWithStatus,
@@ -40,7 +37,6 @@ use hyper::{
 };
 use hyper_util::rt::TokioIo;
 use lookup::MissingContainer;
-use prometheus_client::metrics::{counter::Counter, family::Family};
 use splice::{SpliceEnd, splice};
 use std::{sync::Arc, time::Duration};
 use tokio::{
@@ -351,26 +347,17 @@ fn refused(what: &'static str, refusal: &StreamRefusal) -> Response<Body> {
     response
 }
 
-/// Handles to the metrics of streams. Clones share them.
-#[derive(Clone)]
-pub struct StreamMetrics {
-    websockets: Family<Labels, Counter>,
+metric_set! {
+    /// Handles to the metrics of streams. Clones share them.
+    pub struct StreamMetrics {
+        websockets: Counter["subresource"] = "kubelet_websocket_streaming_requests_total",
+            "Total number of WebSocket streaming requests (exec/attach/portforward) received by the kubelet.";
+    }
 }
 
 impl StreamMetrics {
-    /// Registers the metrics.
-    pub fn new(metrics: &Metrics) -> Self {
-        Self {
-            websockets: metrics.register_default(
-                "kubelet_websocket_streaming_requests_total",
-                "Total number of WebSocket streaming requests (exec/attach/portforward) received by the kubelet.",
-            ),
-        }
-    }
-
     /// Counts a WebSocket stream.
-    pub(super) fn websocket(&self, subresource: &'static str) {
-        let subresource = [("subresource", subresource)];
-        self.websockets.get_or_create_owned(&subresource).inc();
+    pub(super) fn websocket(&self, subresource: &str) {
+        self.websockets.with([subresource]).inc();
     }
 }

@@ -132,7 +132,7 @@ impl DeviceManager {
                 changes: 0,
                 saved_changes: 0,
             }),
-            metrics: DeviceMetrics::new(metrics),
+            metrics: DeviceMetrics::register(metrics),
             stop: CancellationToken::new(),
             pending: Mutex::default(),
             changed: DirtySet::default(),

@@ -41,9 +41,6 @@ pub const DEFAULT_BUCKETS: [f64; 11] =
 /// The `Content-Type` of [`Metrics::text`].
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// The labels of one series: names and values.
-pub type Labels<const N: usize = 1, V = &'static str> = [(&'static str, V); N];
-
 /// All metric families of one kubelet. Clones share one registry.
 #[derive(Clone, Default)]
 pub struct Metrics {
@@ -86,15 +83,6 @@ impl Metrics {
         inner.names.insert(key.to_owned(), name);
         inner.registry.register(key, help.trim_end_matches('.'), metric.clone());
         metric
-    }
-
-    /// [`Self::register`] with an empty family, or a metric of zero.
-    pub fn register_default<M: Metric + Clone + Default>(
-        &self,
-        name: &'static str,
-        help: &'static str,
-    ) -> M {
-        self.register(name, help, M::default())
     }
 
     /// The text exposition of all families.

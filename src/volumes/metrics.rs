@@ -2,7 +2,7 @@
 //!
 //! Upstream: `pkg/volume/util/metrics.go`, `pkg/kubelet/volumemanager/metrics`.
 
-use crate::base::metrics::metric_set;
+use crate::base::{metrics::metric_set, named_enum};
 use std::{collections::BTreeMap, time::Duration};
 
 /// Upstream's buckets of storage operations, in seconds.
@@ -13,42 +13,28 @@ pub(super) const HOST_PATH: &str = "kubernetes.io/host-path";
 /// The plugin of a claim whose volume is not known yet.
 pub(super) const NO_PLUGIN: &str = "N/A";
 
-/// An operation on a volume.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum StorageOperation {
-    /// The volume is mounted for a pod, and staged before if that is necessary.
-    Mount,
-    /// It is unmounted for a pod.
-    Unmount,
-    /// The device of the volume is mapped for a pod, and staged before if that is necessary.
-    Map,
-    /// It is unmapped for a pod.
-    Unmap,
-    /// It is unstaged.
-    UnmountDevice,
-    /// A block volume is unstaged.
-    UnmapDevice,
-    /// A controller attaches it.
-    Attach,
-    /// It is expanded.
-    Resize,
-    /// Its files are given to the `fsGroup`.
-    ApplyAccessControl,
-}
-
-impl StorageOperation {
-    fn as_str(self) -> &'static str {
-        match self {
-            Self::Mount => "volume_mount",
-            Self::Unmount => "volume_unmount",
-            Self::Map => "map_volume",
-            Self::Unmap => "unmap_volume",
-            Self::UnmountDevice => "unmount_device",
-            Self::UnmapDevice => "unmap_device",
-            Self::Attach => "verify_controller_attached_volume",
-            Self::Resize => "volume_fs_resize",
-            Self::ApplyAccessControl => "volume_apply_access_control",
-        }
+named_enum! {
+    /// An operation on a volume.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub(super) enum StorageOperation {
+        /// The volume is mounted for a pod, and staged before if that is necessary.
+        Mount = "volume_mount",
+        /// It is unmounted for a pod.
+        Unmount = "volume_unmount",
+        /// The device of the volume is mapped for a pod, and staged before if that is necessary.
+        Map = "map_volume",
+        /// It is unmapped for a pod.
+        Unmap = "unmap_volume",
+        /// It is unstaged.
+        UnmountDevice = "unmount_device",
+        /// A block volume is unstaged.
+        UnmapDevice = "unmap_device",
+        /// A controller attaches it.
+        Attach = "verify_controller_attached_volume",
+        /// It is expanded.
+        Resize = "volume_fs_resize",
+        /// Its files are given to the `fsGroup`.
+        ApplyAccessControl = "volume_apply_access_control",
     }
 }
 

@@ -56,7 +56,7 @@ fn world_of(config: &PullConfig, keyring: Keyring, records: PullRecords) -> Worl
 }
 
 fn pod(uid: &str) -> Pod {
-    fixture::pod(&format!("default/web/{uid}"), serde_json::json!(null))
+    fixture::pod(&format!("default/web/{uid}"), None)
 }
 
 fn serial() -> PullConfig {

@@ -21,7 +21,7 @@ impl CountedMethod {
         Self::Other(name.unwrap_or("OTHER"))
     }
 
-    fn label(self) -> &'static str {
+    pub(super) fn label(self) -> &'static str {
         match self {
             Self::TokenReview | Self::AccessReview => "POST",
             Self::Other(name) => name,
@@ -46,7 +46,8 @@ metric_set! {
             "Number of HTTP requests, partitioned by status code, method, and host.";
         duration: Histogram(REQUEST_BUCKETS)["verb", "host"] =
             "rest_client_request_duration_seconds", "Request latency in seconds. Broken down by verb, and host.";
-        limited: Histogram(REQUEST_BUCKETS)["verb", "host"] =
+        /// How long requests waited for the rate limit.
+        pub(super) limited: Histogram(REQUEST_BUCKETS)["verb", "host"] =
             "rest_client_rate_limiter_duration_seconds", "Client side rate limiter latency in seconds. Broken down by verb, and host.";
         sent: Histogram(SIZE_BUCKETS)["verb", "host"] = "rest_client_request_size_bytes",
             "Request size in bytes. Broken down by verb and host.";
@@ -64,11 +65,6 @@ metric_set! {
 }
 
 impl ApiRequestMetrics {
-    /// Records how long a request waited for the rate limit.
-    pub(super) fn observe_rate_limit(&self, host: &str, method: CountedMethod, waited: Duration) {
-        self.limited.with([method.label(), host]).observe(waited.as_secs_f64());
-    }
-
     /// Records the sizes of a request's body and, where it was read, of the response's.
     pub(super) fn observe_sizes(
         &self,

@@ -7,9 +7,9 @@ use crate::base::metrics::{DEFAULT_BUCKETS, metric_set};
 metric_set! {
     /// Handles to the metrics. Clones share them.
     pub struct EventMetrics {
-        connections: Counter = "kubelet_evented_pleg_connection_success_count",
+        pub(super) connections: Counter = "kubelet_evented_pleg_connection_success_count",
             "The number of times a streaming client was obtained to receive CRI Events.";
-        errors: Counter = "kubelet_evented_pleg_connection_error_count",
+        pub(super) errors: Counter = "kubelet_evented_pleg_connection_error_count",
             "The number of errors encountered during the establishment of streaming connection with the CRI runtime.";
         latency: Histogram(DEFAULT_BUCKETS) = "kubelet_evented_pleg_connection_latency_seconds",
             "The latency of streaming connection with the CRI runtime, measured in seconds.";
@@ -17,14 +17,6 @@ metric_set! {
 }
 
 impl EventMetrics {
-    pub(super) fn connected(&self) {
-        self.connections.inc();
-    }
-
-    pub(super) fn lost(&self) {
-        self.errors.inc();
-    }
-
     /// Records the latency of an event that was created at `created_at` (nanoseconds since 1970, by the runtime's clock),
     /// unless it has no time or one in the future.
     pub(super) fn received(&self, created_at: i64, now: SystemTime) {

@@ -16,15 +16,19 @@ metric_set! {
     pub struct LoopMetrics {
         preemptions: Counter["preemption_signal"] = "kubelet_preemptions",
             "Cumulative number of pod preemptions by preemption resource.";
-        orphans: Counter = "kubelet_orphaned_runtime_pods_total",
+        /// Running orphaned pods that were stopped.
+        pub(super) orphans: Counter = "kubelet_orphaned_runtime_pods_total",
             "Number of pods that have been detected in the container runtime without being already known to the pod worker. This typically indicates the kubelet was restarted while a pod was force deleted in the API or in the local configuration, which is unusual.";
-        restarts: Counter["static"] = "kubelet_restarted_pods_total",
+        /// Pods that start after another one of their UID.
+        pub(super) restarts: Counter["static"] = "kubelet_restarted_pods_total",
             "Number of pods that have been restarted because they were deleted and recreated with the same UID while the kubelet was watching them (common for static pods, extremely uncommon for API pods)";
-        containers: Histogram(exponential_buckets(1.0, 2.0, 5)) =
+        /// Of new pods.
+        pub(super) containers: Histogram(exponential_buckets(1.0, 2.0, 5)) =
             "kubelet_containers_per_pod_count", "The number of containers per pod.";
         orphans_found: Gauge = "kubelet_orphan_pod_cleaned_volumes",
             "The number of orphaned Pods with a record that the last periodic sweep found, to be removed.";
-        incomplete_removals: Gauge = "kubelet_orphan_pod_cleaned_volumes_errors",
+        /// Something of a pod, an orphan or not, could not be removed.
+        pub(super) incomplete_removals: Gauge = "kubelet_orphan_pod_cleaned_volumes_errors",
             "The number of removals of Pods that were incomplete since the last periodic sweep.";
     }
 }
@@ -76,31 +80,11 @@ impl LoopMetrics {
         self.preemptions.with([preemption_signal]).inc();
     }
 
-    /// A running orphaned pod is stopped.
-    pub(super) fn orphan_stopped(&self) {
-        self.orphans.inc();
-    }
-
-    /// A pod starts after another one of its UID.
-    pub(super) fn restarted(&self, pod: &Pod) {
-        self.restarts.with([static_label(pod.is_static())]).inc();
-    }
-
-    /// A pod is new.
-    pub(super) fn pod_created(&self, pod: &Pod) {
-        self.containers.observe(pod.containers().len() as f64);
-    }
-
     /// Housekeeping found records of `orphans` pods, which are removed now. Upstream counts those with a pod directory.
     pub(super) fn orphans_found(&self, orphans: usize) {
         let orphans = i64::try_from(orphans).unwrap_or(i64::MAX);
         self.orphans_found.set(orphans);
         self.incomplete_removals.set(0);
-    }
-
-    /// Something of a pod, an orphan or not, could not be removed.
-    pub(super) fn removal_incomplete(&self) {
-        self.incomplete_removals.inc();
     }
 }
 

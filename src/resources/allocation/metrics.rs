@@ -14,9 +14,11 @@ metric_set! {
     pub struct ResizeMetrics {
         requested: Counter["resource", "requirement", "operation"] =
             "kubelet_container_requested_resizes_total", "Number of requested resizes, counted at the container level. Different resources on the same container are counted separately. The 'requirement' label refers to 'memory' or 'limits'; the 'operation' label can be one of 'add', 'remove', 'increase' or 'decrease'.";
-        infeasible: Counter["reason_detail"] = "kubelet_pod_infeasible_resizes_total",
+        /// Infeasible resizes.
+        pub infeasible: Counter["reason_detail"] = "kubelet_pod_infeasible_resizes_total",
             "Number of infeasible resizes for pods.";
-        deferred_accepted: Counter["retry_trigger"] = "kubelet_pod_deferred_accepted_resizes_total",
+        /// Deferred resizes that were accepted.
+        pub deferred_accepted: Counter["retry_trigger"] = "kubelet_pod_deferred_accepted_resizes_total",
             "Cumulative number of resizes that were accepted after being deferred.";
         durations: Histogram(MILLISECONDS)["success"] = "kubelet_pod_resize_duration_milliseconds",
             "Duration in milliseconds to actuate a pod resize";
@@ -70,16 +72,6 @@ impl ResizeMetrics {
                 }
             }
         }
-    }
-
-    /// Counts an infeasible resize.
-    pub fn record_infeasible(&self, reason_detail: &'static str) {
-        self.infeasible.with([reason_detail]).inc();
-    }
-
-    /// Counts a deferred resize that was accepted.
-    pub fn record_deferred_accepted(&self, retry_trigger: &'static str) {
-        self.deferred_accepted.with([retry_trigger]).inc();
     }
 
     /// Records a completed resize of a pod and its duration.

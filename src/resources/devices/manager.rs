@@ -447,7 +447,8 @@ impl DeviceManager {
             Some(client) => client.allocate(reservation.devices.clone()).await,
             None => Err(DeviceAllocationError::Stopped(reservation.resource.clone())),
         };
-        self.0.metrics.allocated(&reservation.resource, clock::since(began));
+        let metric = self.0.metrics.allocations.with([&reservation.resource]);
+        metric.observe(clock::since(began).as_secs_f64());
         let mut plugins = self.0.plugins.lock();
         match response {
             Ok(response) => {

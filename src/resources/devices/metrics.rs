@@ -3,7 +3,7 @@
 use super::state::MAX_RESOURCES;
 use crate::base::metrics::{DEFAULT_BUCKETS, metric_set};
 use parking_lot::Mutex;
-use std::{collections::HashSet, sync::Arc, time::Duration};
+use std::{collections::HashSet, sync::Arc};
 
 /// Maximum length of a resource name: DNS subdomain, slash and name.
 const MAX_NAME: usize = 253 + 1 + 63;
@@ -13,7 +13,7 @@ metric_set! {
     pub(super) struct DeviceMetrics {
         registrations: Counter["resource_name"] = "kubelet_device_plugin_registration_total",
             "Cumulative number of device plugin registrations. Broken down by resource name.";
-        allocations: Histogram(DEFAULT_BUCKETS)["resource_name"] =
+        pub(super) allocations: Histogram(DEFAULT_BUCKETS)["resource_name"] =
             "kubelet_device_plugin_alloc_duration_seconds", "Duration in seconds to serve a device plugin Allocation request. Broken down by resource name.";
     } and {
         /// Resources in metric labels. Their number is limited, because a plugin may register any name.
@@ -32,9 +32,5 @@ impl DeviceMetrics {
             names.insert(resource.into());
         }
         self.registrations.with([resource]).inc();
-    }
-
-    pub(super) fn allocated(&self, resource: &str, took: Duration) {
-        self.allocations.with([resource]).observe(took.as_secs_f64());
     }
 }

@@ -15,7 +15,7 @@ metric_set! {
     pub(super) struct DraMetrics {
         operations: Histogram(exponential_buckets_range(0.1, 40.0, 15))["operation_name", "is_error"] =
             "dra_operations_duration_seconds", "Latency histogram in seconds for the duration of handling all ResourceClaims referenced by a pod when the pod starts or stops. Identified by the name of the operation (PrepareResources or UnprepareResources) and separated by the success of the operation. The number of failed operations is provided through the histogram's overall count.";
-        calls: Histogram(exponential_buckets_range(0.1, 40.0, 15))["driver_name", "method_name", "grpc_status_code"] =
+        pub(super) calls: Histogram(exponential_buckets_range(0.1, 40.0, 15))["driver_name", "method_name", "grpc_status_code"] =
             "dra_grpc_operations_duration_seconds", "Duration in seconds of the DRA gRPC operations";
     } and {
         in_use: Arc<Mutex<Vec<ScrapeSample>>>;
@@ -40,18 +40,6 @@ impl DraMetrics {
     pub(super) fn operated(&self, operation_name: &'static str, failed: bool, took: Duration) {
         let is_error = if failed { "true" } else { "false" };
         self.operations.with([operation_name, is_error]).observe(took.as_secs_f64());
-    }
-
-    /// Records a call to a driver.
-    pub(super) fn called(
-        &self,
-        driver: &str,
-        method_name: &'static str,
-        grpc_status_code: &'static str,
-        took: Duration,
-    ) {
-        let call = self.calls.with([driver, method_name, grpc_status_code]);
-        call.observe(took.as_secs_f64());
     }
 
     /// Sets the numbers of claims in use.

@@ -18,7 +18,8 @@ metric_set! {
     /// Handles to the metrics. Clones share them.
     pub(super) struct StartMetrics {
         pods: Counter = "kubelet_started_pods_total", "Cumulative number of pods started";
-        pod_errors: Counter = "kubelet_started_pods_errors_total",
+        /// Sandboxes that could not be created.
+        pub(super) pod_errors: Counter = "kubelet_started_pods_errors_total",
             "Cumulative number of errors when starting pods";
         user_namespaced: Counter = "kubelet_started_user_namespaced_pods_total",
             "Cumulative number of pods with user namespaces started. This metric will only be collected on Linux.";
@@ -48,11 +49,6 @@ impl StartMetrics {
         if user_namespaces::is_wanted(pod) {
             self.user_namespaced.inc();
         }
-    }
-
-    /// Counts a sandbox that could not be created.
-    pub(super) fn pod_start_failed(&self) {
-        self.pod_errors.inc();
     }
 
     /// Counts the failure of a sync that had to create the sandbox of a pod with a user namespace, in any

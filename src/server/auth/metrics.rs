@@ -4,7 +4,6 @@ use crate::base::{
     clock::{self, Instant},
     metrics::{DEFAULT_BUCKETS, Gauge, metric_set},
 };
-use std::time::Duration;
 
 metric_set! {
     /// Handles to the metrics; clones share them.
@@ -13,11 +12,13 @@ metric_set! {
             "Number of tokens that were looked up, by whether the cache had them";
         duration: Histogram(DEFAULT_BUCKETS)["status"] =
             "authentication_token_cache_request_duration_seconds", "Duration in seconds to look up a token, by whether the cache had it";
-        fetches: Counter["status"] = "authentication_token_cache_fetch_total",
+        /// Reviews that ended; one with the result that the token is invalid is "ok".
+        pub(super) fetches: Counter["status"] = "authentication_token_cache_fetch_total",
             "Number of tokens that were reviewed because the cache did not have them, by outcome";
         active: Gauge["status"] = "authentication_token_cache_active_fetch_count",
             "Number of reviews in flight, and of requests that wait for one";
-        certificate_expiration: Histogram(EXPIRATION_BUCKETS) =
+        /// The rest of the lifetime of certificates.
+        pub(super) certificate_expiration: Histogram(EXPIRATION_BUCKETS) =
             "apiserver_client_certificate_expiration_seconds", "Distribution of the remaining lifetime on the certificate used to authenticate a request.";
     }
 }
@@ -29,11 +30,6 @@ const EXPIRATION_BUCKETS: [f64; 14] = [
 ];
 
 impl AuthMetrics {
-    /// Records a request that was authenticated by a certificate, with the rest of its lifetime.
-    pub(super) fn certificate(&self, remaining: Duration) {
-        self.certificate_expiration.observe(remaining.as_secs_f64());
-    }
-
     pub(super) fn lookup(&self, hit: bool, started_at: Instant) {
         let status = [if hit { "hit" } else { "miss" }];
         self.requests.with(status).inc();
@@ -54,11 +50,6 @@ impl AuthMetrics {
         let gauge = self.active.with([status]);
         gauge.inc();
         ActiveFetch(gauge)
-    }
-
-    /// Records the end of a review. One with the result that the token is invalid counts as successful.
-    pub(super) fn fetched(&self, ok: bool) {
-        self.fetches.with([if ok { "ok" } else { "error" }]).inc();
     }
 }
 

@@ -133,7 +133,7 @@ impl StreamTable {
             let runtime = &self.deps.runtime;
             let url = runtime.exec(id.as_str(), command, streams).await?;
             if upgrade::closes_streams(request.headers()) {
-                self.deps.metrics.websocket("exec");
+                self.deps.metrics.websockets.with(["exec"]).inc();
             }
             Ok((url, slot))
         };
@@ -152,7 +152,7 @@ impl StreamTable {
             let slot = self.slot(&request)?;
             let url = self.deps.runtime.attach(id.as_str(), streams).await?;
             if upgrade::closes_streams(request.headers()) {
-                self.deps.metrics.websocket("attach");
+                self.deps.metrics.websockets.with(["attach"]).inc();
             }
             Ok((url, slot))
         };
@@ -178,7 +178,7 @@ impl StreamTable {
             let runtime = &self.deps.runtime;
             let url = runtime.port_forward(sandbox.as_str(), ports).await?;
             if upgrade::is_tunnel(request.headers()) {
-                self.deps.metrics.websocket("portforward");
+                self.deps.metrics.websockets.with(["portforward"]).inc();
             }
             Ok((url, slot))
         };
@@ -352,12 +352,5 @@ metric_set! {
     pub struct StreamMetrics {
         websockets: Counter["subresource"] = "kubelet_websocket_streaming_requests_total",
             "Total number of WebSocket streaming requests (exec/attach/portforward) received by the kubelet.";
-    }
-}
-
-impl StreamMetrics {
-    /// Counts a WebSocket stream.
-    pub(super) fn websocket(&self, subresource: &str) {
-        self.websockets.with([subresource]).inc();
     }
 }

@@ -62,7 +62,7 @@ async fn measure(pods: usize, mode: &str) {
     }
     let directory = tempfile::tempdir().unwrap();
     let socket = format!("unix://{}", directory.path().join("none.sock").display());
-    let metrics = CriMetrics::new(&Metrics::new());
+    let metrics = CriMetrics::register(&Metrics::new());
     let connection = CriConnection::new(
         RuntimeEndpoint::parse(&socket).unwrap(),
         Duration::from_secs(1),

@@ -69,7 +69,7 @@ const IDENTITY_INTERVAL: Duration = Duration::from_millis(200);
 pub struct ApiServer {
     connection: Arc<Reloaded<ApiConnection>>,
     availability: Arc<Availability>,
-    metrics: Option<ApiRequestMetrics>,
+    metrics: Arc<ApiRequestMetrics>,
     storage: Arc<StorageVersions>,
     rate: Option<Arc<RateLimit>>,
     /// Whether requests use a separate connection.
@@ -124,7 +124,7 @@ impl ApiServer {
         Ok(Self {
             connection,
             availability: Arc::default(),
-            metrics: None,
+            metrics: Arc::new(ApiRequestMetrics::register(&Metrics::new())),
             storage: Arc::default(),
             rate: None,
             is_urgent: false,
@@ -203,10 +203,9 @@ impl ApiServer {
         }
     }
 
-    /// Adds metrics of the requests.
+    /// Shows the metrics of the requests in `metrics`.
     #[must_use]
     pub fn measured(self, metrics: &Metrics) -> Self {
-        let metrics = Some(ApiRequestMetrics::new(metrics));
-        Self { metrics, ..self }
+        Self { metrics: Arc::new(ApiRequestMetrics::register(metrics)), ..self }
     }
 }

@@ -243,10 +243,8 @@ impl ApiServer {
         let counted = Counted::of(&method);
         let started_at = clock::instant();
         self.admitted(class).await?;
-        if let Some(metrics) = &self.metrics {
-            let host = &self.connection.latest().host;
-            metrics.observe_rate_limit(host, counted, clock::since(started_at));
-        }
+        let limited = self.metrics.limited.with([counted.label(), &self.connection.latest().host]);
+        limited.observe(clock::since(started_at).as_secs_f64());
         let request = request(method, path, body, kind)?;
         let exchanged = self.exchange(counted, request, TIMEOUT).await;
         self.release_unreached(&exchanged);
@@ -272,11 +270,9 @@ impl ApiServer {
         let exchanged = timeout(deadline, exchange).await;
         let exchanged = exchanged.unwrap_or(Err(ApiError::Timeout(deadline)));
         self.observe(&exchanged, answered);
-        if let Some(metrics) = &self.metrics {
-            let received = exchanged.as_ref().ok().map(Bytes::len);
-            let host = &self.connection.latest().host;
-            metrics.observe_sizes(host, counted, sent, received);
-        }
+        let received = exchanged.as_ref().ok().map(Bytes::len);
+        let host = &self.connection.latest().host;
+        self.metrics.observe_sizes(host, counted, sent, received);
         exchanged
     }
 
@@ -303,11 +299,9 @@ impl ObservedRequest<'_> {
 
 impl Drop for ObservedRequest<'_> {
     fn drop(&mut self) {
-        if let Some(metrics) = &self.api.metrics {
-            let took = clock::since(self.started_at);
-            let host = &self.api.connection.latest().host;
-            metrics.observe(host, self.method, self.status, took);
-        }
+        let took = clock::since(self.started_at);
+        let host = &self.api.connection.latest().host;
+        self.api.metrics.observe(host, self.method, self.status, took);
     }
 }
 

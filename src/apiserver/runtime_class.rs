@@ -95,13 +95,13 @@ fn class_of(pod: &Pod) -> Option<String> {
 mod tests {
     use super::*;
     use crate::apiserver::tests::stored::{Mode, Stored};
-    use crate::model::fixture;
+    use crate::model::{fixture, keys};
     use serde_json::json;
     use std::time::Duration;
 
     fn pod(source: &str, class: &str) -> Pod {
         let pod = fixture::pod("shop/p/u1", json!({"runtimeClassName": class}));
-        fixture::annotated(pod, [("kubernetes.io/config.source", source)])
+        fixture::annotated(pod, [(keys::CONFIG_SOURCE, source)])
     }
 
     #[tokio::test]

@@ -202,7 +202,7 @@ fn visible(
 mod tests {
     use super::*;
     use crate::apiserver::tests::stored::{Mode, Stored};
-    use crate::model::fixture;
+    use crate::model::{fixture, keys};
     use serde_json::{Value, json};
 
     fn service(ip: &str) -> Value {
@@ -211,7 +211,7 @@ mod tests {
 
     fn pod(source: &str, links: Option<bool>) -> Pod {
         let pod = fixture::pod("shop/p/u1", json!({"enableServiceLinks": links}));
-        fixture::annotated(pod, [("kubernetes.io/config.source", source)])
+        fixture::annotated(pod, [(keys::CONFIG_SOURCE, source)])
     }
 
     async fn started() -> (Stored, Services, Arc<DirtySet<PodUid>>) {

@@ -287,7 +287,7 @@ impl App {
     }
 
     fn serve(&mut self, tasks: &mut Tasks) {
-        let counted = CheckMetrics::new(&self.opened.sli_metrics);
+        let counted = CheckMetrics::register(&self.opened.sli_metrics);
         let pods = self.opened.pods.handles.clone();
         let warnings =
             move || pods.borrow().as_ref().map(PodsHandles::warnings).unwrap_or_default();

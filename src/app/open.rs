@@ -117,7 +117,7 @@ pub(super) fn open(
         claims: objects.claims.clone(),
         node: stores.node_object.clone(),
         csi: CsiSources {
-            drivers: CsiDrivers::new(CsiMetrics::new(&metrics)),
+            drivers: CsiDrivers::new(CsiMetrics::register(&metrics)),
             objects: objects.csi_drivers.clone(),
             attachments: objects.volume_attachments.clone(),
             api: api.clone(),
@@ -129,7 +129,7 @@ pub(super) fn open(
             resync_interval: config.sync_frequency,
             reports_health: config.is_on(FeatureGate::CsiVolumeHealth),
             events: stores.events.clone(),
-            metrics: VolumeMetrics::new(&metrics),
+            metrics: VolumeMetrics::register(&metrics),
         },
     };
     let monitored = config.is_on(FeatureGate::LocalStorageCapacityIsolationFsQuotaMonitoring);

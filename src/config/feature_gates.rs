@@ -3,26 +3,18 @@
 use std::collections::BTreeMap;
 
 use super::known_gates::locked_to;
+use crate::base::named_enum;
 
-/// The stages of gates; alpha and beta gates can be set as a group.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum GateStage {
-    /// `AllAlpha`.
-    Alpha,
-    /// `AllBeta`.
-    Beta,
-    /// Has no group.
-    Deprecated,
-}
-
-impl GateStage {
-    /// As metrics show it.
-    fn label(self) -> &'static str {
-        match self {
-            Self::Alpha => "ALPHA",
-            Self::Beta => "BETA",
-            Self::Deprecated => "DEPRECATED",
-        }
+named_enum! {
+    /// The stages of gates, as metrics show them; alpha and beta gates can be set as a group.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    enum GateStage {
+        /// `AllAlpha`.
+        Alpha = "ALPHA",
+        /// `AllBeta`.
+        Beta = "BETA",
+        /// Has no group.
+        Deprecated = "DEPRECATED",
     }
 }
 
@@ -100,7 +92,7 @@ impl FeatureGate {
 
     /// The stage in v1.36, as metrics show it.
     pub fn stage(self) -> &'static str {
-        self.spec().1.label()
+        self.spec().1.as_str()
     }
 
     /// Whether the gate is on: by its own setting, else by that of its stage's group, else by default.

@@ -27,7 +27,7 @@ pub fn connect(
     tracer: &Tracer,
     metrics: &Metrics,
 ) -> anyhow::Result<(RuntimeClient, ImageClient)> {
-    let metrics = CriMetrics::new(metrics);
+    let metrics = CriMetrics::register(metrics);
     let endpoint = RuntimeEndpoint::parse(&config.endpoint)
         .with_context(|| format!("containerRuntimeEndpoint {:?}", config.endpoint))?;
     let image_endpoint = RuntimeEndpoint::parse(&config.image_endpoint)

@@ -2,49 +2,28 @@
 
 use std::time::Duration;
 
-use prometheus_client::metrics::counter::Counter;
-use prometheus_client::metrics::family::Family;
-use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
-
 use super::rpc::Rpc;
-use crate::base::metrics::{Labels, Metrics};
+use crate::base::metrics::{exponential_buckets, metric_set};
 
-/// Handles to the metrics. Clones share them.
-#[derive(Clone)]
-pub struct CriMetrics {
-    operations: Family<Labels, Counter>,
-    errors: Family<Labels, Counter>,
-    duration: Family<Labels, Histogram>,
+metric_set! {
+    /// Handles to the metrics. Clones share them.
+    pub struct CriMetrics {
+        operations: Counter["operation_type"] = "kubelet_runtime_operations_total",
+            "Cumulative number of runtime operations by operation type";
+        errors: Counter["operation_type"] = "kubelet_runtime_operations_errors_total",
+            "Cumulative number of runtime operation errors by operation type";
+        duration: Histogram(exponential_buckets(0.005, 2.5, 14))["operation_type"] =
+            "kubelet_runtime_operations_duration_seconds", "Duration in seconds of runtime operations by operation type";
+    }
 }
 
 impl CriMetrics {
-    /// Registers the metrics.
-    pub fn new(metrics: &Metrics) -> CriMetrics {
-        CriMetrics {
-            operations: metrics.register_default(
-                "kubelet_runtime_operations_total",
-                "Cumulative number of runtime operations by operation type",
-            ),
-            errors: metrics.register_default(
-                "kubelet_runtime_operations_errors_total",
-                "Cumulative number of runtime operation errors by operation type",
-            ),
-            duration: metrics.register(
-                "kubelet_runtime_operations_duration_seconds",
-                "Duration in seconds of runtime operations by operation type",
-                Family::new_with_constructor(|| {
-                    Histogram::new(exponential_buckets(0.005, 2.5, 14))
-                }),
-            ),
-        }
-    }
-
     pub(super) fn observe(&self, rpc: Rpc, took: Duration, failed: bool) {
-        let operation = [("operation_type", rpc.operation())];
-        self.operations.get_or_create(&operation).inc();
+        let operation = [rpc.operation()];
+        self.operations.with(operation).inc();
         if failed {
-            self.errors.get_or_create(&operation).inc();
+            self.errors.with(operation).inc();
         }
-        self.duration.get_or_create(&operation).observe(took.as_secs_f64());
+        self.duration.with(operation).observe(took.as_secs_f64());
     }
 }

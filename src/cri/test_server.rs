@@ -179,7 +179,7 @@ impl TestRuntime {
 
     pub(crate) fn connection(&self, timeout: Duration) -> CriConnection {
         let endpoint = RuntimeEndpoint::parse(path_text(&self.socket())).unwrap();
-        CriConnection::new(endpoint, timeout, &CriMetrics::new(&self.metrics))
+        CriConnection::new(endpoint, timeout, &CriMetrics::register(&self.metrics))
     }
 
     pub(crate) fn client(&self, timeout: Duration) -> RuntimeClient {

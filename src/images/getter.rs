@@ -117,7 +117,7 @@ impl ImageGetter {
             Err(_) => (None, None),
         };
         let metrics = &self.shared.metrics;
-        metrics.requested(request.policy.label(), present, pull_required);
+        metrics.requested(request.policy.as_str(), present, pull_required);
         let plan = match decided {
             Ok(ImageDecision::Use(image)) => return Ok(self.report_present(request, image)),
             Ok(ImageDecision::Pull(plan)) => plan,

@@ -99,7 +99,7 @@ impl Images {
             pulls: config.pulls.clone(),
             keyring: self.keyring.clone(),
             records: self.records.clone(),
-            metrics: PullMetrics::new(metrics),
+            metrics: PullMetrics::register(metrics),
         })
     }
 }

@@ -2,11 +2,10 @@
 
 use crate::base::{
     clock::{self, Instant},
-    metrics::{Labels, Metrics},
+    metrics::metric_set,
 };
 use crate::model::PodUid;
 use parking_lot::Mutex;
-use prometheus_client::metrics::{counter::Counter, family::Family, histogram::Histogram};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -42,35 +41,23 @@ const MAX_PULLS_PER_POD: usize = 64;
 /// Start and end of pulls.
 type Pulls = Vec<(Instant, Instant)>;
 
-/// Handles to the metrics, and the pulls of each pod. Clones share them.
-#[derive(Clone)]
-pub struct PullMetrics {
-    duration: Family<Labels, Histogram>,
-    requests: Family<Labels<3>, Counter>,
-    pulls: Arc<Mutex<HashMap<PodUid, Pulls>>>,
+metric_set! {
+    /// Handles to the metrics, and the pulls of each pod. Clones share them.
+    pub struct PullMetrics {
+        duration: Histogram(BUCKETS)["image_size_in_bytes"] = "kubelet_image_pull_duration_seconds",
+            "Duration in seconds to pull an image.";
+        requests: Counter["pull_policy", "present_locally", "pull_required"] =
+            "kubelet_image_manager_ensure_image_requests_total", "Number of ensure-image requests processed by the kubelet.";
+    } and {
+        pulls: Arc<Mutex<HashMap<PodUid, Pulls>>>;
+    }
 }
 
 impl PullMetrics {
-    /// Registers the metrics.
-    pub fn new(metrics: &Metrics) -> PullMetrics {
-        PullMetrics {
-            duration: metrics.register(
-                "kubelet_image_pull_duration_seconds",
-                "Duration in seconds to pull an image.",
-                Family::new_with_constructor(|| Histogram::new(BUCKETS)),
-            ),
-            requests: metrics.register_default(
-                "kubelet_image_manager_ensure_image_requests_total",
-                "Number of ensure-image requests processed by the kubelet.",
-            ),
-            pulls: Arc::default(),
-        }
-    }
-
     /// Counts a request for an image. What was not found out is `None`.
     pub(super) fn requested(
         &self,
-        pull_policy: &'static str,
+        pull_policy: &str,
         present: Option<bool>,
         pull_required: Option<bool>,
     ) {
@@ -79,20 +66,12 @@ impl PullMetrics {
             Some(false) => "false",
             None => "unknown",
         };
-        let labels = [
-            ("pull_policy", pull_policy),
-            ("present_locally", text(present)),
-            ("pull_required", text(pull_required)),
-        ];
-        self.requests.get_or_create_owned(&labels).inc();
+        self.requests.with([pull_policy, text(present), text(pull_required)]).inc();
     }
 
     /// Records the pull of an image of `size` bytes for a pod, which requested it at `requested`.
     pub(super) fn pulled(&self, pod: &PodUid, size: u64, took: Duration, requested: Instant) {
-        let image_size_in_bytes = label(size);
-        let size = [("image_size_in_bytes", image_size_in_bytes)];
-        let duration = self.duration.get_or_create_owned(&size);
-        duration.observe(took.as_secs_f64());
+        self.duration.with([label(size)]).observe(took.as_secs_f64());
         let mut pulls = self.pulls.lock();
         let pulls = pulls.entry(pod.clone()).or_default();
         if pulls.len() < MAX_PULLS_PER_POD {

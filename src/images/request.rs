@@ -1,19 +1,22 @@
 //! A request for an image, and the image that it returns.
 
 use super::credentials::PullSecrets;
+use crate::base::named_enum;
 use crate::cri::v1::{Image, PodSandboxConfig};
 use crate::model::Pod;
 use crate::state::events::ObjectRef;
 
-/// `imagePullPolicy` of a container.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum PullPolicy {
-    /// Check the registry every time.
-    Always,
-    /// Pull if the image is absent.
-    IfNotPresent,
-    /// Never pull; fail if the image is absent.
-    Never,
+named_enum! {
+    /// `imagePullPolicy` of a container, with the names that metrics show.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum PullPolicy {
+        /// Check the registry every time.
+        Always = "always",
+        /// Pull if the image is absent.
+        IfNotPresent = "ifnotpresent",
+        /// Never pull; fail if the image is absent.
+        Never = "never",
+    }
 }
 
 impl PullPolicy {
@@ -23,15 +26,6 @@ impl PullPolicy {
             Some("Always") => PullPolicy::Always,
             Some("Never") => PullPolicy::Never,
             _ => PullPolicy::IfNotPresent,
-        }
-    }
-
-    /// As metrics show it.
-    pub(super) fn label(self) -> &'static str {
-        match self {
-            PullPolicy::Always => "always",
-            PullPolicy::IfNotPresent => "ifnotpresent",
-            PullPolicy::Never => "never",
         }
     }
 }

@@ -3,10 +3,11 @@
 use super::Pod;
 use serde_json::{Value, json};
 
-/// A pod with this spec; null for none. `id` is `namespace/name/uid`: what is empty, the pod does not have.
-pub(crate) fn pod(id: &str, spec: Value) -> Pod {
+/// A pod with this spec, or without one. `id` is `namespace/name/uid`: what is empty, the pod does not have.
+pub(crate) fn pod(id: &str, spec: impl Into<Option<Value>>) -> Pod {
     let mut parts = id.splitn(3, '/').map(|part| (!part.is_empty()).then(|| part.to_owned()));
-    let mut pod = Pod { spec: serde_json::from_value(spec).unwrap(), ..Pod::default() };
+    let spec = spec.into().map(|spec| serde_json::from_value(spec).unwrap());
+    let mut pod = Pod { spec, ..Pod::default() };
     pod.metadata.namespace = parts.next().flatten();
     pod.metadata.name = parts.next().flatten();
     pod.metadata.uid = parts.next().flatten();

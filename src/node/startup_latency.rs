@@ -5,16 +5,13 @@
 use crate::{
     base::{
         clock::{self, Instant},
-        metrics::Metrics,
+        metrics::{Metrics, SecondsGauge, metric_set},
     },
     host::proc::process_start,
     node::node_status::READY,
 };
 use k8s_openapi::api::core::v1::Node;
-use prometheus_client::metrics::gauge::Gauge;
-use std::{sync::atomic::AtomicU64, time::Duration};
-
-type Seconds = Gauge<f64, AtomicU64>;
+use std::time::Duration;
 
 /// Follows a node from the start of the machine until it is ready for the first time. Only of a node that this process
 /// has registered; else the gauges stay at zero, as upstream's.
@@ -25,11 +22,22 @@ pub struct StartupLatency {
     attempted_at: Option<Instant>,
     registered_at: Option<Instant>,
     is_ready: bool,
-    total: Seconds,
-    before_start: Seconds,
-    before_registration: Seconds,
-    registration: Seconds,
-    after_registration: Seconds,
+    metrics: StartupMetrics,
+}
+
+metric_set! {
+    struct StartupMetrics {
+        total: SecondsGauge = "kubelet_node_startup_duration_seconds",
+            "Duration in seconds of node startup in total.";
+        before_start: SecondsGauge = "kubelet_node_startup_pre_kubelet_duration_seconds",
+            "Duration in seconds of node startup before kubelet starts.";
+        before_registration: SecondsGauge = "kubelet_node_startup_pre_registration_duration_seconds",
+            "Duration in seconds of node startup before registration.";
+        registration: SecondsGauge = "kubelet_node_startup_registration_duration_seconds",
+            "Duration in seconds of node startup during registration.";
+        after_registration: SecondsGauge = "kubelet_node_startup_post_registration_duration_seconds",
+            "Duration in seconds of node startup after registration.";
+    }
 }
 
 impl StartupLatency {
@@ -47,26 +55,7 @@ impl StartupLatency {
             attempted_at: None,
             registered_at: None,
             is_ready: false,
-            total: metrics.register_default(
-                "kubelet_node_startup_duration_seconds",
-                "Duration in seconds of node startup in total.",
-            ),
-            before_start: metrics.register_default(
-                "kubelet_node_startup_pre_kubelet_duration_seconds",
-                "Duration in seconds of node startup before kubelet starts.",
-            ),
-            before_registration: metrics.register_default(
-                "kubelet_node_startup_pre_registration_duration_seconds",
-                "Duration in seconds of node startup before registration.",
-            ),
-            registration: metrics.register_default(
-                "kubelet_node_startup_registration_duration_seconds",
-                "Duration in seconds of node startup during registration.",
-            ),
-            after_registration: metrics.register_default(
-                "kubelet_node_startup_post_registration_duration_seconds",
-                "Duration in seconds of node startup after registration.",
-            ),
+            metrics: StartupMetrics::register(metrics),
         }
     }
 
@@ -94,12 +83,13 @@ impl StartupLatency {
         };
         self.is_ready = true;
         let now = clock::instant();
-        let set = |gauge: &Seconds, took: Duration| gauge.set(took.as_secs_f64());
-        set(&self.before_start, self.after_boot);
-        set(&self.before_registration, attempted_at - self.started_at);
-        set(&self.registration, registered_at - attempted_at);
-        set(&self.after_registration, now - registered_at);
-        set(&self.total, self.after_boot + (now - self.started_at));
+        let metrics = &self.metrics;
+        let set = |gauge: &SecondsGauge, took: Duration| gauge.set(took.as_secs_f64());
+        set(&metrics.before_start, self.after_boot);
+        set(&metrics.before_registration, attempted_at - self.started_at);
+        set(&metrics.registration, registered_at - attempted_at);
+        set(&metrics.after_registration, now - registered_at);
+        set(&metrics.total, self.after_boot + (now - self.started_at));
     }
 }
 

@@ -205,7 +205,7 @@ pub fn build(
     deps: PodsDeps<'_>,
 ) -> anyhow::Result<(PodsHandles, PodsTasks)> {
     let stores = deps.stores;
-    let (events, changes) = event_stream(deps.client.clone(), EventMetrics::new(deps.metrics));
+    let (events, changes) = event_stream(deps.client.clone(), EventMetrics::register(deps.metrics));
     let (pleg, runtime_state) = pleg::build(
         deps.client.clone(),
         deps.cache,
@@ -215,14 +215,12 @@ pub fn build(
         deps.features,
         PlegMetrics::new(deps.metrics, &stores.pod_cache),
     );
-    let start_metrics = PodStartMetrics::new(deps.metrics);
-    let rejections = start_metrics.rejections.clone();
     let status_publisher = StatusPublisher::new(
         deps.runtime.clone(),
         deps.info.version.runtime_name.clone(),
         writers.status_manager,
         stores,
-        start_metrics,
+        PodStartMetrics::register(deps.metrics),
         deps.api.as_ref().map(|_| ClusterInputs {
             pod_manager: stores.pod_manager.clone(),
             host_ips: deps.host_ips,
@@ -275,7 +273,7 @@ pub fn build(
     let sync_loop = SyncLoop {
         updates,
         sources: sources_ready,
-        metrics: LoopMetrics::new(deps.metrics, &stores.pod_manager, &workers, rejections),
+        metrics: LoopMetrics::new(deps.metrics, &stores.pod_manager, &workers),
         pod_manager: deps.pod_manager,
         workers,
         cache: stores.pod_cache.clone(),

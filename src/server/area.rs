@@ -94,7 +94,7 @@ pub fn build(
     let known = known_pods(deps.stores, deps.pods);
     let streams = StreamDeps {
         runtime: deps.runtime.clone(),
-        metrics: StreamMetrics::new(deps.metrics),
+        metrics: StreamMetrics::register(deps.metrics),
         cache: deps.stores.pod_cache.clone(),
         known: known.clone(),
         idle: config.stream_idle,
@@ -123,7 +123,7 @@ pub fn build(
             Arc::new(move || sli_metrics.text()),
             measure_claim_volumes(deps.claims, deps.metrics),
         ),
-        http_metrics: Some(HttpMetrics::new(deps.metrics)),
+        http_metrics: Some(HttpMetrics::register(deps.metrics)),
         stats: StatsReaders::of(deps.stats, deps.probe_metrics.clone()),
         explanations: explainer.explanations(deps.process.version),
         pods: PodLists { known, cache: deps.stores.pod_cache.clone() },

@@ -140,11 +140,11 @@ pub(super) fn views(pods: Vec<(Arc<Pod>, Option<Arc<v1::PodStatus>>)>) -> RouteH
 /// Streams of a runtime that does not run.
 fn streams() -> StreamTable {
     let endpoint = RuntimeEndpoint::parse("unix:///nonexistent/cri.sock").unwrap();
-    let metrics = CriMetrics::new(&Metrics::new());
+    let metrics = CriMetrics::register(&Metrics::new());
     let connection = CriConnection::new(endpoint, TIMEOUT, &metrics);
     let deps = StreamDeps {
         runtime: RuntimeClient::new(connection),
-        metrics: StreamMetrics::new(&Metrics::new()),
+        metrics: StreamMetrics::register(&Metrics::new()),
         cache: PodCache::default(),
         known: known_pods(&[]).1,
         idle: TIMEOUT,

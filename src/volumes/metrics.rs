@@ -2,11 +2,7 @@
 //!
 //! Upstream: `pkg/volume/util/metrics.go`, `pkg/kubelet/volumemanager/metrics`.
 
-use crate::base::metrics::Metrics;
-use prometheus_client::{
-    encoding::EncodeLabelSet,
-    metrics::{counter::Counter, family::Family, histogram::Histogram},
-};
+use crate::base::{metrics::metric_set, named_enum};
 use std::{collections::BTreeMap, time::Duration};
 
 /// Upstream's buckets of storage operations, in seconds.
@@ -17,42 +13,28 @@ pub(super) const HOST_PATH: &str = "kubernetes.io/host-path";
 /// The plugin of a claim whose volume is not known yet.
 pub(super) const NO_PLUGIN: &str = "N/A";
 
-/// An operation on a volume.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum StorageOperation {
-    /// The volume is mounted for a pod, and staged before if that is necessary.
-    Mount,
-    /// It is unmounted for a pod.
-    Unmount,
-    /// The device of the volume is mapped for a pod, and staged before if that is necessary.
-    Map,
-    /// It is unmapped for a pod.
-    Unmap,
-    /// It is unstaged.
-    UnmountDevice,
-    /// A block volume is unstaged.
-    UnmapDevice,
-    /// A controller attaches it.
-    Attach,
-    /// It is expanded.
-    Resize,
-    /// Its files are given to the `fsGroup`.
-    ApplyAccessControl,
-}
-
-impl StorageOperation {
-    fn as_str(self) -> &'static str {
-        match self {
-            Self::Mount => "volume_mount",
-            Self::Unmount => "volume_unmount",
-            Self::Map => "map_volume",
-            Self::Unmap => "unmap_volume",
-            Self::UnmountDevice => "unmount_device",
-            Self::UnmapDevice => "unmap_device",
-            Self::Attach => "verify_controller_attached_volume",
-            Self::Resize => "volume_fs_resize",
-            Self::ApplyAccessControl => "volume_apply_access_control",
-        }
+named_enum! {
+    /// An operation on a volume.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub(super) enum StorageOperation {
+        /// The volume is mounted for a pod, and staged before if that is necessary.
+        Mount = "volume_mount",
+        /// It is unmounted for a pod.
+        Unmount = "volume_unmount",
+        /// The device of the volume is mapped for a pod, and staged before if that is necessary.
+        Map = "map_volume",
+        /// It is unmapped for a pod.
+        Unmap = "unmap_volume",
+        /// It is unstaged.
+        UnmountDevice = "unmount_device",
+        /// A block volume is unstaged.
+        UnmapDevice = "unmap_device",
+        /// A controller attaches it.
+        Attach = "verify_controller_attached_volume",
+        /// It is expanded.
+        Resize = "volume_fs_resize",
+        /// Its files are given to the `fsGroup`.
+        ApplyAccessControl = "volume_apply_access_control",
     }
 }
 
@@ -61,65 +43,25 @@ pub(super) fn migrated(is_migrated: bool) -> &'static str {
     if is_migrated { "true" } else { "false" }
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct OperationLabels {
-    volume_plugin: String,
-    operation_name: &'static str,
-    status: &'static str,
-    migrated: &'static str,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct TotalLabels {
-    plugin_name: String,
-    operation_name: &'static str,
-}
-
-/// The metric families of volumes; clones share them.
-#[derive(Clone)]
-pub struct VolumeMetrics {
-    operations: Family<OperationLabels, Histogram>,
-    totals: Family<TotalLabels, Histogram>,
-    reconstructed: Counter,
-    reconstruction_errors: Counter,
-    force_cleaned: Counter,
-    force_clean_errors: Counter,
+metric_set! {
+    /// The metric families of volumes; clones share them.
+    pub struct VolumeMetrics {
+        operations: Histogram(BUCKETS)["volume_plugin", "operation_name", "status", "migrated"] =
+            "storage_operation_duration_seconds", "Storage operation duration";
+        totals: Histogram(BUCKETS)["plugin_name", "operation_name"] =
+            "volume_operation_total_seconds", "Storage operation end to end duration in seconds";
+        reconstructed: Counter = "reconstruct_volume_operations_total",
+            "The number of volumes that were attempted to be reconstructed from the operating system during kubelet startup. This includes both successful and failed reconstruction";
+        reconstruction_errors: Counter = "reconstruct_volume_operations_errors_total",
+            "The number of volumes that failed reconstruction from the operating system during kubelet startup";
+        force_cleaned: Counter = "force_cleaned_failed_volume_operations_total",
+            "The number of volumes that were force cleaned after their reconstruction failed during kubelet startup. This includes both successful and failed cleanups";
+        force_clean_errors: Counter = "force_cleaned_failed_volume_operation_errors_total",
+            "The number of volumes that failed force cleanup after their reconstruction failed during kubelet startup";
+    }
 }
 
 impl VolumeMetrics {
-    /// Registers the families.
-    pub fn new(metrics: &Metrics) -> Self {
-        let buckets: fn() -> Histogram = || Histogram::new(BUCKETS);
-        Self {
-            operations: metrics.register(
-                "storage_operation_duration_seconds",
-                "Storage operation duration",
-                Family::new_with_constructor(buckets),
-            ),
-            totals: metrics.register(
-                "volume_operation_total_seconds",
-                "Storage operation end to end duration in seconds",
-                Family::new_with_constructor(buckets),
-            ),
-            reconstructed: metrics.register_default(
-                "reconstruct_volume_operations_total",
-                "The number of volumes that were attempted to be reconstructed from the operating system during kubelet startup. This includes both successful and failed reconstruction",
-            ),
-            reconstruction_errors: metrics.register_default(
-                "reconstruct_volume_operations_errors_total",
-                "The number of volumes that failed reconstruction from the operating system during kubelet startup",
-            ),
-            force_cleaned: metrics.register_default(
-                "force_cleaned_failed_volume_operations_total",
-                "The number of volumes that were force cleaned after their reconstruction failed during kubelet startup. This includes both successful and failed cleanups",
-            ),
-            force_clean_errors: metrics.register_default(
-                "force_cleaned_failed_volume_operation_errors_total",
-                "The number of volumes that failed force cleanup after their reconstruction failed during kubelet startup",
-            ),
-        }
-    }
-
     /// Records the end of an operation.
     pub(super) fn operation(
         &self,
@@ -129,22 +71,14 @@ impl VolumeMetrics {
         is_migrated: bool,
         took: Duration,
     ) {
-        let labels = OperationLabels {
-            volume_plugin: plugin.to_owned(),
-            operation_name: operation.as_str(),
-            status: if is_success { "success" } else { "fail-unknown" },
-            migrated: migrated(is_migrated),
-        };
-        let histogram = self.operations.get_or_create_owned(&labels);
-        histogram.observe(took.as_secs_f64());
+        let status = if is_success { "success" } else { "fail-unknown" };
+        let values = [plugin, operation.as_str(), status, migrated(is_migrated)];
+        self.operations.with(values).observe(took.as_secs_f64());
     }
 
     /// Records that a volume is mounted for a pod, and how long that took since the pod first wanted it.
     pub(super) fn mounted(&self, plugin: &str, took: Duration) {
-        let labels =
-            TotalLabels { plugin_name: plugin.to_owned(), operation_name: "overall_volume_mount" };
-        let histogram = self.totals.get_or_create_owned(&labels);
-        histogram.observe(took.as_secs_f64());
+        self.totals.with([plugin, "overall_volume_mount"]).observe(took.as_secs_f64());
     }
 
     /// Records how many volumes of an earlier kubelet were found, and how many of them cannot be undone.

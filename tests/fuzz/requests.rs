@@ -220,10 +220,10 @@ fn known_pods() -> KnownPods {
 /// Streams of a runtime that was never started.
 fn streams(known: KnownPods) -> StreamTable {
     let endpoint = RuntimeEndpoint::parse("unix:///nonexistent/cri.sock").unwrap();
-    let connection = CriConnection::new(endpoint, HOUR, &CriMetrics::new(&Metrics::new()));
+    let connection = CriConnection::new(endpoint, HOUR, &CriMetrics::register(&Metrics::new()));
     let deps = StreamDeps {
         runtime: RuntimeClient::new(connection),
-        metrics: StreamMetrics::new(&Metrics::new()),
+        metrics: StreamMetrics::register(&Metrics::new()),
         cache: PodCache::default(),
         known,
         idle: HOUR,

@@ -1,6 +1,9 @@
 //! What is found, and whether the node can be moved. Pure.
 
-use crate::app::{Finding, Level};
+use crate::{
+    app::{Finding, Level},
+    base::named_enum,
+};
 use serde::Serialize;
 
 /// Whether the node can be moved.
@@ -15,46 +18,33 @@ pub enum Verdict {
     NotKnown,
 }
 
-/// What would become of a pod.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub enum Outcome {
-    /// Running containers are stopped, and started again.
-    Restarted,
-    /// Running containers are stopped for good.
-    Stopped,
-    /// It is not accepted or not admitted.
-    Refused,
-    /// It keeps running, but what it needs for its next start is not supported here.
-    CannotStartAgain,
-    /// What would become of it could not be found out.
-    Unknown,
-    /// Its termination continues.
-    Ending,
-    /// What runs stays as it is, and more is started, as by any kubelet.
-    Starts,
-    /// It stays as it is.
-    Kept,
-    /// It has ended before.
-    Ended,
+named_enum! {
+    /// What would become of a pod.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+    #[serde(rename_all = "camelCase")]
+    pub enum Outcome {
+        /// Running containers are stopped, and started again.
+        Restarted = "restarted",
+        /// Running containers are stopped for good.
+        Stopped = "stopped",
+        /// It is not accepted or not admitted.
+        Refused = "refused",
+        /// It keeps running, but what it needs for its next start is not supported here.
+        CannotStartAgain = "cannot start again",
+        /// What would become of it could not be found out.
+        Unknown = "not known",
+        /// Its termination continues.
+        Ending = "ending",
+        /// What runs stays as it is, and more is started, as by any kubelet.
+        Starts = "starts",
+        /// It stays as it is.
+        Kept = "kept",
+        /// It has ended before.
+        Ended = "ended",
+    }
 }
 
 impl Outcome {
-    /// The outcome in words.
-    pub fn text(self) -> &'static str {
-        match self {
-            Self::Restarted => "restarted",
-            Self::Stopped => "stopped",
-            Self::Refused => "refused",
-            Self::CannotStartAgain => "cannot start again",
-            Self::Unknown => "not known",
-            Self::Ending => "ending",
-            Self::Starts => "starts",
-            Self::Kept => "kept",
-            Self::Ended => "ended",
-        }
-    }
-
     fn verdict(self) -> Verdict {
         match self {
             Self::Restarted | Self::Stopped | Self::Refused | Self::CannotStartAgain => {
@@ -198,7 +188,7 @@ mod tests {
     fn pod(outcome: Outcome) -> PodForecast {
         PodForecast {
             namespace: "n".to_owned(),
-            name: outcome.text().to_owned(),
+            name: outcome.as_str().to_owned(),
             uid: "u".to_owned(),
             source: "api".to_owned(),
             outcome,

@@ -8,13 +8,14 @@
 //! * Upstream: `k8s.io/component-base/metrics` and `pkg/kubelet/metrics`.
 
 mod at_scrape;
+mod metric_set;
 mod text;
 
 #[cfg(test)]
 mod tests;
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, atomic::AtomicU64};
 
 use parking_lot::Mutex;
 use prometheus_client::encoding::text::encode_registry;
@@ -22,6 +23,16 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Metric, Registry};
 
 pub use at_scrape::{AtScrape, ScrapeSample};
+pub use metric_set::MetricVec;
+pub(crate) use metric_set::metric_set;
+pub use prometheus_client::metrics::{
+    counter::Counter,
+    gauge::Gauge,
+    histogram::{Histogram, exponential_buckets, exponential_buckets_range},
+};
+
+/// A gauge of seconds.
+pub type SecondsGauge = Gauge<f64, AtomicU64>;
 
 /// Prometheus' default histogram buckets, in seconds; also upstream's.
 pub const DEFAULT_BUCKETS: [f64; 11] =
@@ -29,9 +40,6 @@ pub const DEFAULT_BUCKETS: [f64; 11] =
 
 /// The `Content-Type` of [`Metrics::text`].
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
-
-/// The labels of one series: names and values.
-pub type Labels<const N: usize = 1, V = &'static str> = [(&'static str, V); N];
 
 /// All metric families of one kubelet. Clones share one registry.
 #[derive(Clone, Default)]
@@ -75,15 +83,6 @@ impl Metrics {
         inner.names.insert(key.to_owned(), name);
         inner.registry.register(key, help.trim_end_matches('.'), metric.clone());
         metric
-    }
-
-    /// [`Self::register`] with an empty family, or a metric of zero.
-    pub fn register_default<M: Metric + Clone + Default>(
-        &self,
-        name: &'static str,
-        help: &'static str,
-    ) -> M {
-        self.register(name, help, M::default())
     }
 
     /// The text exposition of all families.

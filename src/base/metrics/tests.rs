@@ -3,7 +3,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 
-use super::{AtScrape, Metrics};
+use super::{AtScrape, Metrics, metric_set};
 
 type Labels = Vec<(String, String)>;
 
@@ -117,4 +117,51 @@ fn what_is_looked_up_at_a_scrape_is_shown_with_and_without_labels() {
         assert!(text.lines().any(|found| found == line), "{line}\n{text}");
     }
     assert!(!text.lines().any(|line| line.starts_with("none")), "{text}");
+}
+
+metric_set! {
+    struct CallMetrics {
+        running: Gauge = "calls_running", "Running calls";
+        errors: Counter["method", "code"] = "call_errors_total", "Failed calls";
+        duration: Histogram([1.0])["method"] = "call_seconds", "Duration of calls";
+        size: Histogram([8.0]) = "call_bytes", "Size of calls";
+    } and {
+        last: Option<u8>;
+    }
+}
+
+#[test]
+fn the_rows_of_a_set_are_shown_in_their_order_with_their_labels_and_buckets() {
+    let metrics = Metrics::new();
+    let set = CallMetrics::register(&metrics);
+    set.running.set(2);
+    for _ in 0..2 {
+        set.errors.with(["get", "404"]).inc();
+    }
+    set.errors.with(["put", "500"]).inc();
+    set.errors.remove(["put", "500"]);
+    set.duration.with(["get"]).observe(2.0);
+    set.size.observe(4.0);
+    let expected = "\
+# HELP calls_running Running calls.
+# TYPE calls_running gauge
+calls_running 2
+# HELP call_errors_total Failed calls.
+# TYPE call_errors_total counter
+call_errors_total{method=\"get\",code=\"404\"} 2
+# HELP call_seconds Duration of calls.
+# TYPE call_seconds histogram
+call_seconds_sum{method=\"get\"} 2.0
+call_seconds_count{method=\"get\"} 1
+call_seconds_bucket{le=\"1\",method=\"get\"} 0
+call_seconds_bucket{le=\"+Inf\",method=\"get\"} 1
+# HELP call_bytes Size of calls.
+# TYPE call_bytes histogram
+call_bytes_sum 4.0
+call_bytes_count 1
+call_bytes_bucket{le=\"8\"} 1
+call_bytes_bucket{le=\"+Inf\"} 1
+";
+    assert_eq!(metrics.text(), expected);
+    assert_eq!(set.last, None);
 }

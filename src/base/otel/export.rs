@@ -3,8 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use prometheus_client::metrics::counter::Counter;
-use prometheus_client::metrics::family::Family;
 use tokio::sync::Mutex;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
@@ -18,7 +16,7 @@ use super::queue::{BATCH, Queue};
 use super::span_data::SpanData;
 use crate::base::{
     clock,
-    metrics::{Labels, Metrics},
+    metrics::{Metrics, metric_set},
 };
 
 /// How long spans are collected before they are exported, unless a batch is full earlier.
@@ -32,8 +30,15 @@ pub(super) struct Exporter {
     resource: wire::Resource,
     channel: Channel,
     queue: Arc<Queue>,
-    spans: Family<Labels, Counter>,
+    metrics: ExportMetrics,
     state: Mutex<ExportState>,
+}
+
+metric_set! {
+    struct ExportMetrics {
+        spans: Counter["outcome"] = "kubelet_trace_spans_total",
+            "Number of spans by what became of them: exported, dropped for lack of room, or failed because the collector did not take them";
+    }
 }
 
 #[derive(Default)]
@@ -57,10 +62,7 @@ impl Exporter {
             resource: otlp::resource(node_name),
             channel: otlp::connect(collector)?,
             queue,
-            spans: metrics.register_default(
-                "kubelet_trace_spans_total",
-                "Number of spans by what became of them: exported, dropped for lack of room, or failed because the collector did not take them",
-            ),
+            metrics: ExportMetrics::register(metrics),
             state: Mutex::default(),
         })
     }
@@ -154,8 +156,7 @@ impl Exporter {
 
     fn count(&self, outcome: &'static str, number: u64) {
         if number > 0 {
-            let counter = self.spans.get_or_create_owned(&[("outcome", outcome)]);
-            counter.inc_by(number);
+            self.metrics.spans.with([outcome]).inc_by(number);
         }
     }
 

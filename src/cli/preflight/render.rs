@@ -31,7 +31,7 @@ pub(super) fn text(report: &PreflightReport, paint: Paint) -> String {
 }
 
 fn pod_line(pod: &PodForecast, paint: Paint) -> String {
-    let outcome = format!("{:<20}", pod.outcome.text());
+    let outcome = format!("{:<20}", pod.outcome.as_str());
     let outcome = match pod.outcome {
         Outcome::Restarted | Outcome::Stopped | Outcome::Refused | Outcome::CannotStartAgain => {
             paint.red(&outcome)

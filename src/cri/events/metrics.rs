@@ -2,47 +2,21 @@
 
 use std::time::{Duration, SystemTime};
 
-use prometheus_client::metrics::counter::Counter;
-use prometheus_client::metrics::histogram::Histogram;
+use crate::base::metrics::{DEFAULT_BUCKETS, metric_set};
 
-use crate::base::metrics::{DEFAULT_BUCKETS, Metrics};
-
-/// Handles to the metrics. Clones share them.
-#[derive(Clone)]
-pub struct EventMetrics {
-    connections: Counter,
-    errors: Counter,
-    latency: Histogram,
+metric_set! {
+    /// Handles to the metrics. Clones share them.
+    pub struct EventMetrics {
+        pub(super) connections: Counter = "kubelet_evented_pleg_connection_success_count",
+            "The number of times a streaming client was obtained to receive CRI Events.";
+        pub(super) errors: Counter = "kubelet_evented_pleg_connection_error_count",
+            "The number of errors encountered during the establishment of streaming connection with the CRI runtime.";
+        latency: Histogram(DEFAULT_BUCKETS) = "kubelet_evented_pleg_connection_latency_seconds",
+            "The latency of streaming connection with the CRI runtime, measured in seconds.";
+    }
 }
 
 impl EventMetrics {
-    /// Registers the metrics.
-    pub fn new(metrics: &Metrics) -> EventMetrics {
-        EventMetrics {
-            connections: metrics.register_default(
-                "kubelet_evented_pleg_connection_success_count",
-                "The number of times a streaming client was obtained to receive CRI Events.",
-            ),
-            errors: metrics.register_default(
-                "kubelet_evented_pleg_connection_error_count",
-                "The number of errors encountered during the establishment of streaming connection with the CRI runtime.",
-            ),
-            latency: metrics.register(
-                "kubelet_evented_pleg_connection_latency_seconds",
-                "The latency of streaming connection with the CRI runtime, measured in seconds.",
-                Histogram::new(DEFAULT_BUCKETS),
-            ),
-        }
-    }
-
-    pub(super) fn connected(&self) {
-        self.connections.inc();
-    }
-
-    pub(super) fn lost(&self) {
-        self.errors.inc();
-    }
-
     /// Records the latency of an event that was created at `created_at` (nanoseconds since 1970, by the runtime's clock),
     /// unless it has no time or one in the future.
     pub(super) fn received(&self, created_at: i64, now: SystemTime) {

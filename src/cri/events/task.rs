@@ -48,7 +48,7 @@ impl EventStream {
             };
             self.changes.disconnected();
             if source == RuntimeEventSource::Cri {
-                self.metrics.lost();
+                self.metrics.errors.inc();
             }
             let next = reconnect.after(&ended, clock::since(started_at));
             match next.report {
@@ -148,7 +148,7 @@ impl EventStream {
     fn connected(&self, source: RuntimeEventSource) {
         tracing::info!(?source, "Receiving events of the runtime");
         if source == RuntimeEventSource::Cri {
-            self.metrics.connected();
+            self.metrics.connections.inc();
         }
         self.changes.connected(source);
     }

@@ -18,7 +18,7 @@ use crate::model::PodUid;
 const LONG: Duration = Duration::from_secs(60);
 
 fn listen(runtime: &TestRuntime) -> (ChangeReader, tokio_util::sync::DropGuard) {
-    let metrics = EventMetrics::new(&runtime.metrics);
+    let metrics = EventMetrics::register(&runtime.metrics);
     let (stream, reader) = event_stream(runtime.client(LONG), metrics);
     let shutdown = CancellationToken::new();
     tokio::spawn(shutdown.clone().run_until_cancelled_owned(stream.run()));

@@ -23,7 +23,6 @@ use std::time::Duration;
 use anyhow::Context as _;
 use jiff::Timestamp;
 use parking_lot::Mutex;
-use prometheus_client::metrics::{counter::Counter, family::Family};
 use tokio::time::sleep;
 
 use self::history::History;
@@ -33,7 +32,7 @@ use super::records::PullRecords;
 use crate::base::{GoDuration, atomic_file, run_file_io, spawn_blocking};
 use crate::base::{
     clock,
-    metrics::{Labels, Metrics},
+    metrics::{Metrics, metric_set},
 };
 use crate::cri::v1::{FilesystemUsage, Image, ImageSpec};
 use crate::cri::{ImageClient, RuntimeClient};
@@ -83,7 +82,14 @@ pub struct ImageCollector {
     history: Mutex<History>,
     /// The sandbox image as the runtime last named it.
     sandbox_image: Mutex<Option<String>>,
-    removed: Family<Labels, Counter>,
+    metrics: CollectorMetrics,
+}
+
+metric_set! {
+    struct CollectorMetrics {
+        removed: Counter["reason"] = "kubelet_image_garbage_collected_total",
+            "Total number of images garbage collected by the kubelet, whether through disk usage or image age";
+    }
 }
 
 /// The image file systems of the runtime.
@@ -112,16 +118,12 @@ impl ImageCollector {
             tracing::warn!(path = %file.display(), "Failed to read the last uses of images, counting them as new: {problem}");
             History::default()
         });
-        let removed = metrics.register_default(
-            "kubelet_image_garbage_collected_total",
-            "Total number of images garbage collected by the kubelet, whether through disk usage or image age",
-        );
         ImageCollector {
             node: ObjectRef::node(&deps.node_name),
             file,
             history: Mutex::new(history),
             sandbox_image: Mutex::default(),
-            removed,
+            metrics: CollectorMetrics::register(metrics),
             deps,
         }
     }
@@ -298,7 +300,7 @@ impl ImageCollector {
         let spec = ImageSpec { image: id.to_owned(), ..ImageSpec::default() };
         let removed = self.deps.images.remove_image(spec).await;
         removed.map_err(|error| format!("{id}: {}", error.grpc_text()))?;
-        self.removed.get_or_create_owned(&[("reason", reason)]).inc();
+        self.metrics.removed.with([reason]).inc();
         self.history.lock().forget(id);
         Ok(())
     }

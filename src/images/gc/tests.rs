@@ -205,7 +205,7 @@ async fn removals_are_counted_by_their_reason() {
     let collector = world.collector(policy(0, NOW, NOW));
     let inventory = collector.take_inventory().await.unwrap();
     collector.collect(inventory).await.unwrap_err();
-    let counter = |reason| collector.removed.get_or_create_owned(&[("reason", reason)]).get();
+    let counter = |reason| collector.metrics.removed.with([reason]).get();
     assert_eq!((counter("space"), counter("age")), (2, 0));
 }
 

@@ -45,7 +45,7 @@ fn world_of(config: &PullConfig, keyring: Keyring, records: PullRecords) -> Worl
     let runtime = TestRuntime::started();
     let recorder = EventRecorder::new();
     let manager = ImageManager::new(ImageManagerParts {
-        metrics: super::PullMetrics::new(&crate::base::metrics::Metrics::new()),
+        metrics: super::PullMetrics::register(&crate::base::metrics::Metrics::new()),
         images: runtime.images(),
         events: recorder.clone(),
         pulls: config.clone(),
@@ -56,7 +56,7 @@ fn world_of(config: &PullConfig, keyring: Keyring, records: PullRecords) -> Worl
 }
 
 fn pod(uid: &str) -> Pod {
-    fixture::pod(&format!("default/web/{uid}"), serde_json::json!(null))
+    fixture::pod(&format!("default/web/{uid}"), None)
 }
 
 fn serial() -> PullConfig {

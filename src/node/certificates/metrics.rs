@@ -3,28 +3,17 @@
 use super::plan::Purpose;
 use crate::base::{
     clock,
-    metrics::{AtScrape, Metrics},
+    metrics::{AtScrape, Counter, Histogram, Metrics},
 };
 use parking_lot::Mutex;
-use prometheus_client::metrics::{counter::Counter, histogram::Histogram};
 use std::{
     sync::Arc,
     time::{Duration, SystemTime},
 };
 
 /// Histogram buckets, seconds: from a minute to four years.
-const LIFETIME_BUCKETS: [f64; 10] = [
-    60.0,
-    3600.0,
-    14400.0,
-    86400.0,
-    604_800.0,
-    2_592_000.0,
-    7_776_000.0,
-    15_552_000.0,
-    31_104_000.0,
-    124_416_000.0,
-];
+const LIFETIME_BUCKETS: [f64; 10] =
+    [60.0, 3600.0, 14400.0, 86400.0, 604.8e3, 2.592e6, 7.776e6, 15.552e6, 31.104e6, 124.416e6];
 
 /// The metric families for one kind of certificate; clones share them.
 #[derive(Clone, Debug)]

@@ -19,14 +19,13 @@ use crate::{
         TokenBucket,
         clock::{self, Instant},
         error_chain,
-        metrics::{Labels, Metrics},
+        metrics::{Counter, MetricVec, Metrics},
     },
     state::events::{EventRecord, EventRecorder, OnOverflow, Outbox},
 };
 use correlate::{Correlator, EventKey};
 use k8s_openapi::{api::core::v1::Event, apimachinery::pkg::apis::meta::v1::Time};
 use pending::{FIRST_DELAY, MAX_DELAY, PendingEvent, PendingEvents, delay_after};
-use prometheus_client::metrics::{counter::Counter, family::Family};
 use std::time::Duration;
 use tokio::time::sleep_until;
 
@@ -34,7 +33,7 @@ use tokio::time::sleep_until;
 const CAPACITY: usize = 1000;
 
 /// Events that were not sent, by reason.
-type Dropped = Family<Labels, Counter>;
+type Dropped = MetricVec<Counter, 1>;
 
 /// `eventRecordQPS` and `eventBurst`.
 #[derive(Clone, Copy, Debug)]
@@ -71,13 +70,14 @@ pub struct EventQueue {
 impl EventQueue {
     /// Queues what is recorded from now on; `None` if another queue does already.
     pub fn open(recorder: &EventRecorder, metrics: &Metrics) -> Option<Self> {
-        let dropped: Dropped = metrics.register_default(
+        let family = [
             "kubelet_events_dropped_total",
             "Total number of events that were not sent to the API server, by reason",
-        );
+        ];
+        let dropped: Dropped = MetricVec::register(metrics, family, &["reason"], Counter::default);
         // From the start on: what appears with its first event has no increase for Prometheus.
         for reason in DROP_REASONS {
-            drop(dropped.get_or_create(&[("reason", reason)]));
+            dropped.with([reason]);
         }
         let counted = dropped.clone();
         let on_overflow: OnOverflow = Box::new(move || count(&counted, "queue_full"));
@@ -91,8 +91,8 @@ fn is_api_unavailable(error: &ApiError) -> bool {
     error.is_absence() || error.is_unauthorized()
 }
 
-fn count(dropped: &Dropped, reason: &'static str) {
-    dropped.get_or_create(&[("reason", reason)]).inc();
+fn count(dropped: &Dropped, reason: &str) {
+    dropped.with([reason]).inc();
 }
 
 impl EventSink {

@@ -69,7 +69,7 @@ impl World {
     }
 
     fn dropped(&self, reason: &'static str) -> u64 {
-        self.dropped.get_or_create(&[("reason", reason)]).get()
+        self.dropped.with([reason]).get()
     }
 }
 

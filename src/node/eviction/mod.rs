@@ -22,7 +22,7 @@ use crate::{
         ScopedTask,
         clock::{self, Instant},
         error_chain,
-        metrics::{Labels, Metrics},
+        metrics::{Metrics, metric_set},
         panics::PanicScope,
         spawn_scoped,
     },
@@ -41,7 +41,6 @@ use crate::{
 use decide::{EvictionState, HARD_GRACE};
 use measurements::{Measurements, take_ended};
 use observe::{MeasuredPaths, MeasuredSignals};
-use prometheus_client::metrics::{counter::Counter, family::Family};
 use rank::{Candidate, DiskLayout, FilesOnDisk};
 use reclaim_disk::DiskReclaim;
 use std::{
@@ -136,7 +135,7 @@ pub struct EvictionManager {
     state: EvictionState,
     measurements: Measurements,
     disk: DiskReclaim,
-    evictions: Family<Labels, Counter>,
+    metrics: EvictionMetrics,
     terminating: TerminatingEvictions,
     /// When to retry for a signal, after an attempt that found nothing to do.
     retry_after: HashMap<EvictionSignal, Instant>,
@@ -146,13 +145,16 @@ pub struct EvictionManager {
     started: Instant,
 }
 
+metric_set! {
+    struct EvictionMetrics {
+        evictions: Counter["eviction_signal"] = "kubelet_evictions",
+            "Cumulative number of pod evictions by eviction signal";
+    }
+}
+
 impl EvictionManager {
     /// A manager that has measured nothing yet. It starts a task, so it needs an async runtime.
     pub fn new(settings: EvictionSettings, deps: EvictionDeps, metrics: &Metrics) -> Self {
-        let evictions = metrics.register_default(
-            "kubelet_evictions",
-            "Cumulative number of pod evictions by eviction signal",
-        );
         let paths = MeasuredPaths {
             root: deps.root.clone(),
             images: None,
@@ -169,7 +171,7 @@ impl EvictionManager {
             settings,
             deps,
             state: EvictionState::default(),
-            evictions,
+            metrics: EvictionMetrics::register(metrics),
             terminating: TerminatingEvictions::default(),
             retry_after: HashMap::new(),
             local_storage_due: clock::instant() + LOCAL_STORAGE_INTERVAL,
@@ -461,8 +463,7 @@ impl EvictionManager {
             message.as_str(),
             cause.annotations,
         );
-        let by = [("eviction_signal", cause.signal)];
-        self.evictions.get_or_create(&by).inc();
+        self.metrics.evictions.with([cause.signal]).inc();
         self.stop(pod.clone(), grace, message, cause.disruption);
         grace
     }

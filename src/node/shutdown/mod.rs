@@ -16,7 +16,7 @@ use crate::{
     base::{
         clock::{self, Instant},
         error_chain,
-        metrics::Metrics,
+        metrics::{Metrics, metric_set},
         spawn_blocking,
     },
     host::{InhibitLock, Logind, write_inhibit_delay},
@@ -37,7 +37,6 @@ use anyhow::Context as _;
 use futures::{StreamExt as _, stream};
 use jiff::Timestamp;
 use plan::{FINAL_STATUS_TIME, ShutdownPhase};
-use prometheus_client::metrics::gauge::Gauge;
 use record::ShutdownRecord;
 use std::{path::PathBuf, sync::Arc, time::Duration};
 use tokio::time::{sleep, timeout, timeout_at};
@@ -85,26 +84,26 @@ pub struct ShutdownManager {
     record: ShutdownRecord,
     /// Time for the final statuses of pods, after the pods have terminated.
     final_status_time: Duration,
-    start_time: Gauge,
-    end_time: Gauge,
+    metrics: ShutdownMetrics,
+}
+
+metric_set! {
+    struct ShutdownMetrics {
+        start_time: Gauge = "kubelet_graceful_shutdown_start_time_seconds",
+            "Last graceful shutdown start time since unix epoch in seconds";
+        end_time: Gauge = "kubelet_graceful_shutdown_end_time_seconds",
+            "Last graceful shutdown end time since unix epoch in seconds";
+    }
 }
 
 impl ShutdownManager {
     /// Builds the manager; it starts with [`Self::run`].
     pub fn new(deps: ShutdownDeps, metrics: &Metrics) -> Self {
-        let gauge = |name, help| metrics.register(name, help, Gauge::default());
         Self {
             deps,
             record: ShutdownRecord::default(),
             final_status_time: FINAL_STATUS_TIME,
-            start_time: gauge(
-                "kubelet_graceful_shutdown_start_time_seconds",
-                "Last graceful shutdown start time since unix epoch in seconds",
-            ),
-            end_time: gauge(
-                "kubelet_graceful_shutdown_end_time_seconds",
-                "Last graceful shutdown end time since unix epoch in seconds",
-            ),
+            metrics: ShutdownMetrics::register(metrics),
         }
     }
 
@@ -144,8 +143,8 @@ impl ShutdownManager {
 
     fn set_gauges(&self) {
         let seconds = |time: Option<Timestamp>| time.map_or(0, Timestamp::as_second);
-        self.start_time.set(seconds(self.record.start_time));
-        self.end_time.set(seconds(self.record.end_time));
+        self.metrics.start_time.set(seconds(self.record.start_time));
+        self.metrics.end_time.set(seconds(self.record.end_time));
     }
 
     async fn store_record(&mut self, record: ShutdownRecord) {

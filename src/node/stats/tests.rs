@@ -9,7 +9,7 @@ use crate::{
 /// Statistics of what this cache has, with the runtime at this socket.
 fn stats(socket: &std::path::Path, cache: PodCache) -> Stats {
     let endpoint = RuntimeEndpoint::parse(&format!("unix://{}", socket.display())).unwrap();
-    let metrics = CriMetrics::new(&Metrics::new());
+    let metrics = CriMetrics::register(&Metrics::new());
     let connection = CriConnection::new(endpoint, Duration::from_secs(120), &metrics);
     let deps = StatsDeps {
         runtime: RuntimeClient::new(connection.clone()),

@@ -132,7 +132,7 @@ mod tests {
     use crate::model::fixture;
 
     fn pod(hash: &str, digest: &str) -> Pod {
-        let pod = fixture::pod(&format!("kube-system/etcd-n/{hash}"), serde_json::json!(null));
+        let pod = fixture::pod(&format!("kube-system/etcd-n/{hash}"), None);
         let annotations = [
             (keys::CONFIG_HASH, hash),
             (keys::MANIFEST_DIGEST, digest),

@@ -149,7 +149,7 @@ impl Cluster {
 }
 
 fn pod(hash: &str) -> Arc<Pod> {
-    let pod = fixture::pod(&format!("default/web/{hash}"), json!(null));
+    let pod = fixture::pod(&format!("default/web/{hash}"), None);
     Arc::new(fixture::annotated(pod, [(keys::CONFIG_HASH, hash), (keys::CONFIG_SOURCE, "file")]))
 }
 

@@ -3,29 +3,33 @@
 use crate::{
     base::{
         clock::{self, Instant},
-        metrics::{AtScrape, DEFAULT_BUCKETS, Metrics, ScrapeSample},
+        metrics::{AtScrape, DEFAULT_BUCKETS, Metrics, ScrapeSample, metric_set},
     },
     model::ContainerState,
     state::pod_cache::PodCache,
 };
 use parking_lot::Mutex;
-use prometheus_client::metrics::{gauge::Gauge, histogram::Histogram};
 use std::{sync::Arc, time::Duration};
 
-/// Handles to the metrics.
-#[derive(Clone)]
-pub struct PlegMetrics {
-    duration: Histogram,
-    pod_duration: Histogram,
-    interval: Histogram,
-    last_seen: Gauge,
-    last: Arc<Mutex<Option<Instant>>>,
+metric_set! {
+    /// Handles to the metrics.
+    pub struct PlegMetrics {
+        duration: Histogram(DEFAULT_BUCKETS) = "kubelet_pleg_relist_duration_seconds",
+            "Duration in seconds for relisting pods in PLEG.";
+        pod_duration: Histogram(DEFAULT_BUCKETS) = "kubelet_pleg_pod_relist_duration_seconds",
+            "Duration in seconds of reading one sandbox or container again in PLEG (upstream: of one pod).";
+        interval: Histogram(DEFAULT_BUCKETS) = "kubelet_pleg_relist_interval_seconds",
+            "Interval in seconds between relisting in PLEG.";
+        last_seen: Gauge = "kubelet_pleg_last_seen_seconds",
+            "Timestamp in seconds when PLEG was last seen active.";
+    } and {
+        last: Arc<Mutex<Option<Instant>>>;
+    }
 }
 
 impl PlegMetrics {
-    /// Declares the families, and those that count what the cache has.
+    /// Registers the families, and those that count what the cache has.
     pub fn new(metrics: &Metrics, cache: &PodCache) -> Self {
-        let histogram = |name, help| metrics.register(name, help, Histogram::new(DEFAULT_BUCKETS));
         let (pods, containers) = (cache.clone(), cache.clone());
         metrics.register(
             "kubelet_running_pods",
@@ -37,25 +41,7 @@ impl PlegMetrics {
             "Number of containers currently running",
             AtScrape::gauge(move || by_state(&containers)),
         );
-        Self {
-            duration: histogram(
-                "kubelet_pleg_relist_duration_seconds",
-                "Duration in seconds for relisting pods in PLEG.",
-            ),
-            pod_duration: histogram(
-                "kubelet_pleg_pod_relist_duration_seconds",
-                "Duration in seconds of reading one sandbox or container again in PLEG (upstream: of one pod).",
-            ),
-            interval: histogram(
-                "kubelet_pleg_relist_interval_seconds",
-                "Interval in seconds between relisting in PLEG.",
-            ),
-            last_seen: metrics.register_default(
-                "kubelet_pleg_last_seen_seconds",
-                "Timestamp in seconds when PLEG was last seen active.",
-            ),
-            last: Arc::default(),
-        }
+        Self::register(metrics)
     }
 
     /// A list begins now.

@@ -1,21 +1,16 @@
 //! How long pods take to start: the families that upstream's `pod_startup_latency_tracker.go` writes.
 
 use crate::{
-    base::{
-        clock,
-        metrics::{Labels, Metrics},
-    },
+    base::{clock, metrics::metric_set},
     model::{Pod, PodExt, keys},
 };
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1 as api;
-use prometheus_client::metrics::{
-    counter::Counter, family::Family, gauge::Gauge, histogram::Histogram,
-};
 use std::{
+    borrow::Cow,
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicBool, Ordering},
     },
     time::Duration,
 };
@@ -44,51 +39,32 @@ struct DueMeasurement {
     started: bool,
 }
 
-/// Handles to the metrics.
-#[derive(Clone)]
-pub struct PodStartMetrics {
-    running: Histogram,
-    total: Histogram,
-    without_pulls: Histogram,
-    first: Gauge<f64, AtomicU64>,
-    first_measured: Arc<AtomicBool>,
-    /// Of pods that the sync loop, or later the sync of a pod, rejects.
-    pub(in crate::pods) rejections: Family<Labels, Counter>,
+metric_set! {
+    /// Handles to the metrics.
+    pub struct PodStartMetrics {
+        running: Histogram(BUCKETS) = "kubelet_pod_start_duration_seconds",
+            "Duration in seconds from kubelet seeing a pod for the first time to the pod starting to run";
+        total: Histogram(BUCKETS) = "kubelet_pod_start_total_duration_seconds",
+            "Duration in seconds to start a pod since creation, including time to pull images and run init containers, measured from pod creation timestamp to when all its containers are reported as started and observed via watch";
+        without_pulls: Histogram(BUCKETS) = "kubelet_pod_start_sli_duration_seconds",
+            "Duration in seconds to start a pod, excluding time to pull images and run init containers, measured from pod creation timestamp to when all its containers are reported as started and observed via watch";
+        first: SecondsGauge = "kubelet_first_network_pod_start_sli_duration_seconds",
+            "Duration in seconds to start the first network pod, excluding time to pull images and run init containers, measured from pod creation timestamp to when all its containers are reported as started and observed via watch";
+        rejections: Counter["reason"] = "kubelet_admission_rejections_total",
+            "Cumulative number pod admission rejections by the Kubelet.";
+    } and {
+        first_measured: Arc<AtomicBool>;
+    }
 }
 
 impl PodStartMetrics {
-    /// Registers the metrics.
-    pub fn new(metrics: &Metrics) -> Self {
-        let histogram = |name, help| metrics.register(name, help, Histogram::new(BUCKETS));
-        Self {
-            running: histogram(
-                "kubelet_pod_start_duration_seconds",
-                "Duration in seconds from kubelet seeing a pod for the first time to the pod starting to run",
-            ),
-            total: histogram(
-                "kubelet_pod_start_total_duration_seconds",
-                "Duration in seconds to start a pod since creation, including time to pull images and run init containers, measured from pod creation timestamp to when all its containers are reported as started and observed via watch",
-            ),
-            without_pulls: histogram(
-                "kubelet_pod_start_sli_duration_seconds",
-                "Duration in seconds to start a pod, excluding time to pull images and run init containers, measured from pod creation timestamp to when all its containers are reported as started and observed via watch",
-            ),
-            first: metrics.register_default(
-                "kubelet_first_network_pod_start_sli_duration_seconds",
-                "Duration in seconds to start the first network pod, excluding time to pull images and run init containers, measured from pod creation timestamp to when all its containers are reported as started and observed via watch",
-            ),
-            first_measured: Arc::default(),
-            rejections: metrics.register_default(
-                "kubelet_admission_rejections_total",
-                "Cumulative number pod admission rejections by the Kubelet.",
-            ),
-        }
-    }
-
-    /// The node rejects a pod although the sync loop has admitted it.
-    pub(super) fn rejected(&self, reason: &'static str) {
-        let rejections = self.rejections.get_or_create_owned(&[("reason", reason)]);
-        rejections.inc();
+    /// Counts a pod that the node rejects.
+    pub(super) fn rejected(&self, reason: Cow<'static, str>) {
+        let label = match reason {
+            Cow::Borrowed(reason) => reason,
+            Cow::Owned(reason) => reason_label(&reason),
+        };
+        self.rejections.with([label]).inc();
     }
 
     /// This status of a pod was published. `pulling` returns for how long its images were pulled.
@@ -124,6 +100,15 @@ impl PodStartMetrics {
             self.first.set(sli);
         }
     }
+}
+
+/// All extended resources share one label, as upstream.
+pub(in crate::pods) fn reason_label(reason: &str) -> &'static str {
+    let resources = ["cpu", "memory", "ephemeral-storage", "pods"];
+    let index = resources.iter().position(|name| reason.strip_prefix("OutOf") == Some(name));
+    let labels = ["OutOfcpu", "OutOfmemory", "OutOfephemeral-storage", "OutOfpods"];
+    let label = index.and_then(|index| labels.get(index));
+    label.copied().unwrap_or("OutOfExtendedResources")
 }
 
 /// Advances `start`. Each transition is measured once, and only if this kubelet saw the phase before it.

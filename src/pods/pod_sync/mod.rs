@@ -46,6 +46,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 pub use metrics::PodStartMetrics;
+pub(super) use metrics::reason_label;
 pub use pod_lister::{PodLister, PodWithStatus};
 pub use statuses::{ClusterInputs, StatusPublisher};
 
@@ -160,7 +161,6 @@ impl PodSync {
                 if let Some(limit) = volumes.and_then(VolumesNotReady::attachment_limit) {
                     let reason = event::VOLUME_ATTACHMENT_LIMIT_EXCEEDED;
                     self.reject(&pod, reason.into(), &error_chain(limit));
-                    self.status_publisher.starts.rejected(reason);
                     return self.end_published(&pod).await;
                 }
                 let delay = if volumes.is_some_and(VolumesNotReady::is_unsupported) {

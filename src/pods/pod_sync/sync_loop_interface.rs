@@ -22,6 +22,7 @@ impl PodSync {
     /// recorded: after a restart of the kubelet, the pod is admitted again.
     pub fn reject(&self, pod: &Arc<Pod>, reason: Cow<'static, str>, message: &str) {
         tracing::info!(podUID = %pod.uid(), pod = %pod.log_name(), reason = &*reason, event_message = message, "Pod admission denied");
+        self.status_publisher.starts.rejected(reason.clone());
         self.events.warning(&ObjectRef::pod(pod), reason.clone(), message);
         let rejection = format!("the node rejects the pod: {reason}: {message}");
         self.record_history(pod, DecisionKind::Fail, rejection);

@@ -4,7 +4,7 @@ use super::state::PodSyncCall;
 use crate::{
     base::{
         clock, error_chain,
-        metrics::{DEFAULT_BUCKETS, Labels, Metrics},
+        metrics::{DEFAULT_BUCKETS, Metrics, metric_set},
         otel::{Parent, Span, TraceSpanKind, Tracer, traced},
         panics::Panicked,
     },
@@ -12,31 +12,26 @@ use crate::{
     pods::pod_sync::syncer::{SyncPodOutcome, SyncPodType},
 };
 use jiff::Timestamp;
-use prometheus_client::metrics::{family::Family, histogram::Histogram};
 
 /// Records the metrics and spans.
 pub struct PodSyncObserver {
     tracer: Tracer,
-    durations: Family<Labels, Histogram>,
-    starts: Histogram,
+    metrics: WorkerMetrics,
+}
+
+metric_set! {
+    struct WorkerMetrics {
+        durations: Histogram(DEFAULT_BUCKETS)["operation_type"] =
+            "kubelet_pod_worker_duration_seconds", "Duration in seconds to sync a single pod. Broken down by operation type: create, update, or sync";
+        starts: Histogram(DEFAULT_BUCKETS) = "kubelet_pod_worker_start_duration_seconds",
+            "Duration in seconds from kubelet seeing a pod to starting a worker.";
+    }
 }
 
 impl PodSyncObserver {
     /// Registers the metrics.
     pub fn new(metrics: &Metrics, tracer: &Tracer) -> Self {
-        Self {
-            tracer: tracer.clone(),
-            durations: metrics.register(
-                "kubelet_pod_worker_duration_seconds",
-                "Duration in seconds to sync a single pod. Broken down by operation type: create, update, or sync",
-                Family::new_with_constructor(|| Histogram::new(DEFAULT_BUCKETS)),
-            ),
-            starts: metrics.register(
-                "kubelet_pod_worker_start_duration_seconds",
-                "Duration in seconds from kubelet seeing a pod to starting a worker.",
-                Histogram::new(DEFAULT_BUCKETS),
-            ),
-        }
+        Self { tracer: tracer.clone(), metrics: WorkerMetrics::register(metrics) }
     }
 
     pub(super) async fn observe<F>(&self, call: &PodSyncCall, sync: F) -> F::Output
@@ -48,17 +43,15 @@ impl PodSyncObserver {
             PodSyncCall::Sync(pod, kind) => {
                 let waited = since_seen(pod, clock::timestamp());
                 if let Some(waited) = waited.filter(|_| *kind == SyncPodType::Create) {
-                    self.starts.observe(waited);
+                    self.metrics.starts.observe(waited);
                 }
                 *kind
             }
             _ => SyncPodType::Kill,
         };
         let done = traced(self.span(call), sync, failure).await;
-        let operation_type = kind.as_str();
-        self.durations
-            .get_or_create_owned(&[("operation_type", operation_type)])
-            .observe(clock::since(started_at).as_secs_f64());
+        let took = clock::since(started_at).as_secs_f64();
+        self.metrics.durations.with([kind.as_str()]).observe(took);
         done
     }
 

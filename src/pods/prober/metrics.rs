@@ -2,91 +2,43 @@
 
 use super::PodProbes;
 use crate::{
-    base::metrics::{DEFAULT_BUCKETS, Metrics},
+    base::metrics::{Counter, DEFAULT_BUCKETS, Histogram, metric_set},
     model::{PodExt, ProbeKind},
     runtime::handlers::ProbeOutcome,
-};
-use prometheus_client::{
-    encoding::EncodeLabelSet,
-    metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram},
 };
 use std::time::Duration;
 
 const RESULTS: [&str; 3] = ["successful", "failed", "unknown"];
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct ProbeLabels {
-    probe_type: String,
-    result: &'static str,
-    container: String,
-    pod: String,
-    namespace: String,
-    pod_uid: String,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct DurationLabels {
-    probe_type: String,
-    container: String,
-    pod: String,
-    namespace: String,
-}
-
-type Durations = Family<DurationLabels, Histogram, fn() -> Histogram>;
-
-fn histogram() -> Histogram {
-    Histogram::new(DEFAULT_BUCKETS)
-}
-
-pub(super) struct ProberMetrics {
-    probes: Family<ProbeLabels, Counter>,
-    durations: Durations,
-    /// Runs that have not returned although their hard deadline is over.
-    overdue: Gauge,
-}
-
-impl ProberMetrics {
-    /// Registers the probe metrics in `probes`, which is served at a separate path, and the others in `metrics`.
-    pub(super) fn new(metrics: &Metrics, probes: &Metrics) -> Self {
-        Self {
-            durations: probes.register(
-                "prober_probe_duration_seconds",
-                "Duration in seconds for a probe response.",
-                Family::new_with_constructor(histogram as fn() -> Histogram),
-            ),
-            probes: probes.register(
-                "prober_probe_total",
-                "Cumulative number of a liveness, readiness or startup probe for a container by result",
-                Family::default(),
-            ),
-            overdue: metrics.register_default(
-                "kubelet_prober_overdue_probes",
-                "Number of probes that have not returned long after their timeout",
-            ),
-        }
+metric_set! {
+    /// The metrics that are served at `/metrics/probes`; clones share them.
+    pub(super) struct ProbeMetrics {
+        durations: Histogram(DEFAULT_BUCKETS)["probe_type", "container", "pod", "namespace"] =
+            "prober_probe_duration_seconds", "Duration in seconds for a probe response.";
+        probes: Counter["probe_type", "result", "container", "pod", "namespace", "pod_uid"] =
+            "prober_probe_total", "Cumulative number of a liveness, readiness or startup probe for a container by result";
     }
+}
 
-    pub(super) fn overdue(&self) -> Gauge {
-        self.overdue.clone()
+metric_set! {
+    /// The metrics of the prober itself.
+    pub(super) struct ProberMetrics {
+        /// Runs that have not returned although their hard deadline is over.
+        pub(super) overdue: Gauge = "kubelet_prober_overdue_probes",
+            "Number of probes that have not returned long after their timeout";
     }
 }
 
 /// The series of one probe. Created with the first sample and removed by [`Self::remove`].
 pub(super) struct ProbeSeries {
-    probes: Family<ProbeLabels, Counter>,
+    metrics: ProbeMetrics,
     counters: [Option<Counter>; 3],
-    durations: Durations,
     duration: Option<Histogram>,
 }
 
 impl ProbeSeries {
-    pub(super) fn new(metrics: &ProberMetrics) -> Self {
-        Self {
-            probes: metrics.probes.clone(),
-            counters: Default::default(),
-            durations: metrics.durations.clone(),
-            duration: None,
-        }
+    pub(super) fn new(metrics: &ProbeMetrics) -> Self {
+        Self { metrics: metrics.clone(), counters: Default::default(), duration: None }
     }
 
     pub(super) fn count(
@@ -99,11 +51,8 @@ impl ProbeSeries {
     ) {
         // As upstream, failed runs are not measured.
         if !matches!(outcome, ProbeOutcome::Failure { .. }) {
-            let durations = &self.durations;
-            let duration = self.duration.get_or_insert_with(|| {
-                durations.get_or_create_owned(&duration_labels(probes, container, kind))
-            });
-            duration.observe(took.as_secs_f64());
+            let duration = || self.metrics.durations.with(duration_labels(probes, container, kind));
+            self.duration.get_or_insert_with(duration).observe(took.as_secs_f64());
         }
         let [successful, failed, unknown] = &mut self.counters;
         let (counter, result) = match outcome {
@@ -113,48 +62,35 @@ impl ProbeSeries {
             ProbeOutcome::Failure { .. } => (failed, "failed"),
             ProbeOutcome::Unknown { .. } => (unknown, "unknown"),
         };
-        counter
-            .get_or_insert_with(|| {
-                let series = series(probes, container, kind, result);
-                self.probes.get_or_create_owned(&series)
-            })
-            .inc();
+        let new = || self.metrics.probes.with(series(probes, container, kind, result));
+        counter.get_or_insert_with(new).inc();
     }
 
     /// Removes the series from the registry.
     pub(super) fn remove(&mut self, probes: &PodProbes, container: &str, kind: ProbeKind) {
         for (counter, result) in self.counters.iter_mut().zip(RESULTS) {
             if counter.take().is_some() {
-                self.probes.remove(&series(probes, container, kind, result));
+                self.metrics.probes.remove(series(probes, container, kind, result));
             }
         }
         if self.duration.take().is_some() {
-            self.durations.remove(&duration_labels(probes, container, kind));
+            self.metrics.durations.remove(duration_labels(probes, container, kind));
         }
     }
 }
 
-fn duration_labels(probes: &PodProbes, container: &str, kind: ProbeKind) -> DurationLabels {
-    DurationLabels {
-        probe_type: kind.to_string(),
-        container: container.to_owned(),
-        pod: probes.pod.name().to_owned(),
-        namespace: probes.pod.namespace().to_owned(),
-    }
+/// Values in the order of the labels.
+fn duration_labels<'a>(probes: &'a PodProbes, container: &'a str, kind: ProbeKind) -> [&'a str; 4] {
+    [kind.as_str(), container, probes.pod.name(), probes.pod.namespace()]
 }
 
-fn series(
-    probes: &PodProbes,
-    container: &str,
+/// Values in the order of the labels.
+fn series<'a>(
+    probes: &'a PodProbes,
+    container: &'a str,
     kind: ProbeKind,
     result: &'static str,
-) -> ProbeLabels {
-    ProbeLabels {
-        probe_type: kind.to_string(),
-        result,
-        container: container.to_owned(),
-        pod: probes.pod.name().to_owned(),
-        namespace: probes.pod.namespace().to_owned(),
-        pod_uid: probes.uid.to_string(),
-    }
+) -> [&'a str; 6] {
+    let [kind, container, pod, namespace] = duration_labels(probes, container, kind);
+    [kind, result, container, pod, namespace, probes.uid.as_str()]
 }

@@ -40,7 +40,7 @@ use crate::{
     state::probe_results::ProbeResultsWriter,
 };
 use jiff::Timestamp;
-use metrics::ProberMetrics;
+use metrics::{ProbeMetrics, ProberMetrics};
 use parking_lot::Mutex;
 use std::{collections::HashMap, sync::Arc};
 use tokio::sync::watch;
@@ -95,6 +95,7 @@ pub struct ProbeManager {
 struct ProberShared {
     deps: ProberDeps,
     metrics: ProberMetrics,
+    probe_metrics: ProbeMetrics,
 }
 
 /// What the probe tasks of one pod share.
@@ -176,7 +177,8 @@ impl ProbeManager {
     /// A manager without probes, with the results that an earlier kubelet recorded. Registers the probe metrics in
     /// `results`, which is served at a separate path, and the others in `metrics`.
     pub fn new(deps: ProberDeps, metrics: &Metrics, results: &Metrics) -> Self {
-        let metrics = ProberMetrics::new(metrics, results);
+        let metrics = ProberMetrics::register(metrics);
+        let probe_metrics = ProbeMetrics::register(results);
         let restore = |uid: PodUid| {
             let restored = deps.results.restore(&uid, &deps.state_store.get(&uid));
             (!restored.is_empty()).then_some((uid, restored))
@@ -184,7 +186,7 @@ impl ProbeManager {
         let uids = deps.state_store.uids().into_iter();
         let restored = uids.filter_map(restore).collect();
         Self {
-            shared: Arc::new(ProberShared { deps, metrics }),
+            shared: Arc::new(ProberShared { deps, metrics, probe_metrics }),
             pods: Arc::default(),
             restored: Arc::new(Mutex::new(restored)),
         }

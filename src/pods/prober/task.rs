@@ -10,6 +10,7 @@ use super::{
 use crate::{
     base::{
         clock::{self, Instant},
+        metrics::Gauge,
         panics::{PanicScope, catch_panic},
         wait_until,
     },
@@ -21,7 +22,6 @@ use crate::{
 };
 use futures::future::{BoxFuture, pending};
 use jiff::Timestamp;
-use prometheus_client::metrics::gauge::Gauge;
 use std::{ops::ControlFlow, sync::Arc, time::Duration};
 use tokio::{
     sync::watch,
@@ -94,7 +94,7 @@ impl ProbeTask {
             syncs,
             state: ProbeState::new(spec::rules(probe, slot.kind), fastrand::f64()),
             overdue: None,
-            series: ProbeSeries::new(&shared.metrics),
+            series: ProbeSeries::new(&shared.probe_metrics),
         })
     }
 
@@ -198,7 +198,7 @@ impl ProbeTask {
             _ = stopped => return None,
             () = sleep_until(deadline) => {}
         }
-        let gauge = self.shared.metrics.overdue();
+        let gauge = self.shared.metrics.overdue.clone();
         gauge.inc();
         self.overdue = Some(Overdue { run, gauge, reported: attempt == Attempt::Periodic });
         let lag = clock::since(deadline);

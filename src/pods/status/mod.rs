@@ -81,14 +81,14 @@ impl StatusManager {
                 version: watch::Sender::new(0),
                 changed,
             }),
-            terminations: Terminations::default(),
+            terminations: Terminations::register(&Metrics::new()),
         }
     }
 
     /// Registers the metric of terminated containers.
     #[must_use]
     pub fn measured(self, metrics: &Metrics) -> Self {
-        let terminations = Terminations::new(metrics);
+        let terminations = Terminations::register(metrics);
         Self { terminations, ..self }
     }
 

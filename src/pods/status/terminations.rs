@@ -1,24 +1,18 @@
 //! The metric of containers that have ended.
 
-use crate::base::metrics::Metrics;
+use crate::base::metrics::metric_set;
 use k8s_openapi::api::core::v1::{ContainerStateTerminated, ContainerStatus, PodStatus};
-use prometheus_client::metrics::{counter::Counter, family::Family};
 
-/// Kind of container, exit code, reason.
-type TerminationLabels = [(&'static str, String); 3];
-
-/// How containers ended.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Terminations(Family<TerminationLabels, Counter>);
+metric_set! {
+    /// How containers ended.
+    #[derive(Debug)]
+    pub(super) struct Terminations {
+        containers: Counter["container_type", "exit_code", "reason"] =
+            "kubelet_terminated_containers_total", "Cumulative number of terminated containers.";
+    }
+}
 
 impl Terminations {
-    pub(super) fn new(metrics: &Metrics) -> Self {
-        Self(metrics.register_default(
-            "kubelet_terminated_containers_total",
-            "Cumulative number of terminated containers.",
-        ))
-    }
-
     /// Counts the containers that have ended in `new` and had not in `old`, the published status before. Of a pod without
     /// one nothing is counted: its containers may have ended under an earlier kubelet, which counted them.
     pub(super) fn count(&self, old: &PodStatus, new: &PodStatus) {
@@ -32,12 +26,8 @@ impl Terminations {
             ),
         ] {
             for end in ends(old.as_deref(), new.as_deref()) {
-                let labels = [
-                    ("container_type", kind.to_owned()),
-                    ("exit_code", end.exit_code.to_string()),
-                    ("reason", end.reason.clone().unwrap_or_default()),
-                ];
-                self.0.get_or_create_owned(&labels).inc();
+                let reason = end.reason.as_deref().unwrap_or_default();
+                self.containers.with([kind, &end.exit_code.to_string(), reason]).inc();
             }
         }
     }
@@ -71,6 +61,7 @@ fn ends<'a>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::base::metrics::Metrics;
     use serde_json::{Value, json};
 
     fn status(state: &Value, last: &Value) -> PodStatus {
@@ -83,7 +74,7 @@ mod tests {
         let ended = |id: &str, code: i32| json!({"terminated": {"exitCode": code, "reason": "Error", "containerID": id}});
         let (running, none) = (json!({"running": {}}), json!({}));
         let metrics = Metrics::new();
-        let terminations = Terminations::new(&metrics);
+        let terminations = Terminations::register(&metrics);
         for (old, new) in [
             (status(&running, &none), status(&ended("a", 1), &none)),
             (status(&ended("a", 1), &none), status(&ended("a", 1), &none)),

@@ -23,14 +23,13 @@ use crate::{
         DirtySet, WorkQueue,
         clock::{self, Instant},
         error_chain,
-        metrics::Metrics,
+        metrics::{Histogram, Metrics},
         panics::{self, catch_panic},
     },
     model::{Pod, PodExt, PodUid},
     state::pod_manager::PodManager,
 };
 use plan::{NextStatusRequest, SentStatuses, StatusVersion};
-use prometheus_client::metrics::histogram::Histogram;
 use serde_json::{Value, json};
 use std::{collections::HashMap, sync::Arc, time::Duration};
 use tokio::task::JoinSet;

@@ -69,7 +69,6 @@ impl SyncLoop {
             }
         };
         if let Err(rejection) = admitted {
-            self.metrics.rejected(&rejection);
             // The containers of a pod that may be running use its devices until they have stopped.
             if !may_be_running {
                 self.devices().release(&pod.uid());

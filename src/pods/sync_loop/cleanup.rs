@@ -13,7 +13,7 @@ use crate::{
     model::{Pod, PodExt, PodSource, PodStatus, PodUid, reasons::event},
     pods::pod_config::SourcesReadyReader,
     pods::pod_sync::syncer::TerminationReason,
-    pods::pod_workers::{UpdatePodOptions, WorkerRemoval},
+    pods::pod_workers::{UpdatePodOptions, WorkerRemoval, metrics::static_label},
     state::pod_cache::{RuntimeListed, StaleItem},
     state::pod_state_store::PodOrigin,
 };
@@ -78,7 +78,7 @@ impl SyncLoop {
         for EndedRemoval { uid, complete } in ended {
             all_complete &= complete;
             if !complete {
-                self.metrics.removal_incomplete();
+                self.metrics.incomplete_removals.inc();
             }
             self.removals.finish(&uid);
             let desired = pod_manager.get(&uid);
@@ -86,7 +86,7 @@ impl SyncLoop {
             let removal = self.workers.remove_terminated(&uid, desired.is_some());
             if let (WorkerRemoval::Removed, Some(pod)) = (removal, desired) {
                 if had_worker {
-                    self.metrics.restarted(&pod);
+                    self.metrics.restarts.with([static_label(pod.is_static())]).inc();
                 }
                 // What could not be removed is left to housekeeping.
                 if !complete && self.uid_owner(&pod) != UidOwner::Itself {
@@ -218,7 +218,7 @@ impl SyncLoop {
     }
 
     fn stop_orphan(&mut self, orphan: Arc<PodStatus>) {
-        self.metrics.orphan_stopped();
+        self.metrics.orphans.inc();
         self.workers.update_pod(UpdatePodOptions::orphan(orphan));
     }
 

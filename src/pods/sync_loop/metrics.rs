@@ -1,40 +1,41 @@
 //! The metric families about desired pods and orphans, named as upstream names them.
 
-use super::admission::Rejection;
 use crate::{
-    base::metrics::{AtScrape, Labels, Metrics, ScrapeSample},
+    base::metrics::{AtScrape, Metrics, ScrapeSample, exponential_buckets, metric_set},
     model::{Pod, PodExt},
-    pods::pod_workers::{PodWorkers, metrics::static_label},
+    pods::{
+        pod_sync::reason_label,
+        pod_workers::{PodWorkers, metrics::static_label},
+    },
     state::pod_manager::PodManager,
 };
-use prometheus_client::metrics::{
-    counter::Counter,
-    family::Family,
-    gauge::Gauge,
-    histogram::{Histogram, exponential_buckets},
-};
-use std::{borrow::Cow, sync::Arc};
+use std::sync::Arc;
 
-/// Handles to the metrics.
-#[derive(Clone)]
-pub struct LoopMetrics {
-    rejections: Family<Labels, Counter>,
-    preemptions: Family<Labels, Counter>,
-    orphans: Counter,
-    restarts: Family<Labels, Counter>,
-    containers: Histogram,
-    orphans_found: Gauge,
-    incomplete_removals: Gauge,
+metric_set! {
+    /// Handles to the metrics.
+    pub struct LoopMetrics {
+        preemptions: Counter["preemption_signal"] = "kubelet_preemptions",
+            "Cumulative number of pod preemptions by preemption resource.";
+        /// Running orphaned pods that were stopped.
+        pub(super) orphans: Counter = "kubelet_orphaned_runtime_pods_total",
+            "Number of pods that have been detected in the container runtime without being already known to the pod worker. This typically indicates the kubelet was restarted while a pod was force deleted in the API or in the local configuration, which is unusual.";
+        /// Pods that start after another one of their UID.
+        pub(super) restarts: Counter["static"] = "kubelet_restarted_pods_total",
+            "Number of pods that have been restarted because they were deleted and recreated with the same UID while the kubelet was watching them (common for static pods, extremely uncommon for API pods)";
+        /// Of new pods.
+        pub(super) containers: Histogram(exponential_buckets(1.0, 2.0, 5)) =
+            "kubelet_containers_per_pod_count", "The number of containers per pod.";
+        orphans_found: Gauge = "kubelet_orphan_pod_cleaned_volumes",
+            "The number of orphaned Pods with a record that the last periodic sweep found, to be removed.";
+        /// Something of a pod, an orphan or not, could not be removed.
+        pub(super) incomplete_removals: Gauge = "kubelet_orphan_pod_cleaned_volumes_errors",
+            "The number of removals of Pods that were incomplete since the last periodic sweep.";
+    }
 }
 
 impl LoopMetrics {
     /// Registers the metrics.
-    pub fn new(
-        metrics: &Metrics,
-        pod_manager: &PodManager,
-        workers: &PodWorkers,
-        rejections: Family<Labels, Counter>,
-    ) -> Self {
+    pub fn new(metrics: &Metrics, pod_manager: &PodManager, workers: &PodWorkers) -> Self {
         let pods = pod_manager.clone();
         metrics.register(
             "kubelet_desired_pods",
@@ -65,73 +66,18 @@ impl LoopMetrics {
             "Current number of ephemeral containers in pods managed by this kubelet.",
             AtScrape::number(move || ephemeral(&pods.pods())),
         );
-        let restarts = Family::<Labels, Counter>::default();
+        let new = Self::register(metrics);
         for is_static in [false, true] {
-            let label = [("static", static_label(is_static))];
-            drop(restarts.get_or_create(&label));
+            new.restarts.with([static_label(is_static)]);
         }
-        Self {
-            rejections,
-            preemptions: metrics.register_default(
-                "kubelet_preemptions",
-                "Cumulative number of pod preemptions by preemption resource.",
-            ),
-            orphans: metrics.register_default(
-                "kubelet_orphaned_runtime_pods_total",
-                "Number of pods that have been detected in the container runtime without being already known to the pod worker. This typically indicates the kubelet was restarted while a pod was force deleted in the API or in the local configuration, which is unusual.",
-            ),
-            restarts: metrics.register(
-                "kubelet_restarted_pods_total",
-                "Number of pods that have been restarted because they were deleted and recreated with the same UID while the kubelet was watching them (common for static pods, extremely uncommon for API pods)",
-                restarts,
-            ),
-            containers: metrics.register(
-                "kubelet_containers_per_pod_count",
-                "The number of containers per pod.",
-                Histogram::new(exponential_buckets(1.0, 2.0, 5)),
-            ),
-            orphans_found: metrics.register_default(
-                "kubelet_orphan_pod_cleaned_volumes",
-                "The number of orphaned Pods with a record that the last periodic sweep found, to be removed.",
-            ),
-            incomplete_removals: metrics.register_default(
-                "kubelet_orphan_pod_cleaned_volumes_errors",
-                "The number of removals of Pods that were incomplete since the last periodic sweep.",
-            ),
-        }
-    }
-
-    /// The node rejected a pod.
-    pub(super) fn rejected(&self, rejection: &Rejection) {
-        let reason = match &rejection.reason {
-            Cow::Borrowed(reason) => reason,
-            Cow::Owned(reason) => reason_label(reason),
-        };
-        self.rejections.get_or_create_owned(&[("reason", reason)]).inc();
+        new
     }
 
     /// Counts a pod that was preempted to free this resource.
     pub(super) fn preempted(&self, resource: &str) {
         let preemption_signal =
             reason_label(&format!("OutOf{resource}")).strip_prefix("OutOf").unwrap_or_default();
-        let labels = [("preemption_signal", preemption_signal)];
-        self.preemptions.get_or_create_owned(&labels).inc();
-    }
-
-    /// A running orphaned pod is stopped.
-    pub(super) fn orphan_stopped(&self) {
-        self.orphans.inc();
-    }
-
-    /// A pod starts after another one of its UID.
-    pub(super) fn restarted(&self, pod: &Pod) {
-        let label = [("static", static_label(pod.is_static()))];
-        self.restarts.get_or_create_owned(&label).inc();
-    }
-
-    /// A pod is new.
-    pub(super) fn pod_created(&self, pod: &Pod) {
-        self.containers.observe(pod.containers().len() as f64);
+        self.preemptions.with([preemption_signal]).inc();
     }
 
     /// Housekeeping found records of `orphans` pods, which are removed now. Upstream counts those with a pod directory.
@@ -140,20 +86,6 @@ impl LoopMetrics {
         self.orphans_found.set(orphans);
         self.incomplete_removals.set(0);
     }
-
-    /// Something of a pod, an orphan or not, could not be removed.
-    pub(super) fn removal_incomplete(&self) {
-        self.incomplete_removals.inc();
-    }
-}
-
-/// All extended resources share one label, as upstream.
-fn reason_label(reason: &str) -> &'static str {
-    let resources = ["cpu", "memory", "ephemeral-storage", "pods"];
-    let index = resources.iter().position(|name| reason.strip_prefix("OutOf") == Some(name));
-    let labels = ["OutOfcpu", "OutOfmemory", "OutOfephemeral-storage", "OutOfpods"];
-    let label = index.and_then(|index| labels.get(index));
-    label.copied().unwrap_or("OutOfExtendedResources")
 }
 
 /// Both are always shown, as upstream does.

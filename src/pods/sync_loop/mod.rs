@@ -460,7 +460,7 @@ impl SyncLoop {
         // A pod is counted once, although its admission may be tried many times before it has a worker.
         let is_new = !self.workers.has_worker(&uid) && !self.pending_admissions.contains(&uid);
         if self.pod_manager.reader().contains(&uid) && is_new {
-            self.metrics.pod_created(&pod);
+            self.metrics.containers.observe(pod.containers().len() as f64);
         }
         let waits = self.workers.has_worker(&uid) || self.removals.contains(&uid);
         let runtime_status = self.cache.try_settled(&uid);

@@ -228,7 +228,7 @@ impl SyncLoop {
             pending.is_some_and(|pending| pending.reason == PendingReason::Deferred)
         });
         if was_deferred {
-            self.resizes.metrics.record_deferred_accepted(trigger.as_str());
+            self.resizes.metrics.deferred_accepted.with([trigger.as_str()]).inc();
         }
         let text = event_message("Pod resize started", &pod, generation, "");
         self.pod_sync.normal_event(&pod, event::RESIZE_STARTED, text);
@@ -260,7 +260,7 @@ impl SyncLoop {
             self.pod_sync.warning_event(pod, reason, text);
         }
         if pending.reason == PendingReason::Infeasible {
-            self.resizes.metrics.record_infeasible(rejection.detail);
+            self.resizes.metrics.infeasible.with([rejection.detail]).inc();
             self.resizes.pending.remove(&uid);
         }
         if changed {

@@ -56,7 +56,7 @@ mod tests {
 
     fn pod(source: &str, digest: &str) -> Pod {
         let annotations = [(keys::CONFIG_SOURCE, source), (keys::MANIFEST_DIGEST, digest)];
-        fixture::annotated(fixture::pod("shop/web/", serde_json::json!(null)), annotations)
+        fixture::annotated(fixture::pod("shop/web/", None), annotations)
     }
 
     fn status(name: &str, sandboxes: &[(Option<PodSource>, Option<&str>)]) -> PodStatus {

@@ -1,8 +1,7 @@
 //! Metrics of pod resizes.
 
 use super::{Allocations, ComputeAmounts, PodResourceInfo};
-use crate::base::metrics::{AtScrape, Labels, Metrics, ScrapeSample};
-use prometheus_client::metrics::{counter::Counter, family::Family, histogram::Histogram};
+use crate::base::metrics::{AtScrape, Metrics, ScrapeSample, metric_set};
 use std::time::Duration;
 
 const MILLISECONDS: [f64; 14] = [
@@ -10,13 +9,20 @@ const MILLISECONDS: [f64; 14] = [
     300_000.0, 600_000.0,
 ];
 
-/// The metric families.
-#[derive(Clone)]
-pub struct ResizeMetrics {
-    requested: Family<Labels<3>, Counter>,
-    infeasible: Family<Labels, Counter>,
-    deferred_accepted: Family<Labels, Counter>,
-    durations: Family<Labels, Histogram>,
+metric_set! {
+    /// The metric families.
+    pub struct ResizeMetrics {
+        requested: Counter["resource", "requirement", "operation"] =
+            "kubelet_container_requested_resizes_total", "Number of requested resizes, counted at the container level. Different resources on the same container are counted separately. The 'requirement' label refers to 'memory' or 'limits'; the 'operation' label can be one of 'add', 'remove', 'increase' or 'decrease'.";
+        /// Infeasible resizes.
+        pub infeasible: Counter["reason_detail"] = "kubelet_pod_infeasible_resizes_total",
+            "Number of infeasible resizes for pods.";
+        /// Deferred resizes that were accepted.
+        pub deferred_accepted: Counter["retry_trigger"] = "kubelet_pod_deferred_accepted_resizes_total",
+            "Cumulative number of resizes that were accepted after being deferred.";
+        durations: Histogram(MILLISECONDS)["success"] = "kubelet_pod_resize_duration_milliseconds",
+            "Duration in milliseconds to actuate a pod resize";
+    }
 }
 
 impl ResizeMetrics {
@@ -44,25 +50,7 @@ impl ResizeMetrics {
             "Number of in-progress resizes for pods.",
             AtScrape::number(move || all.count().in_progress as f64),
         );
-        Self {
-            requested: metrics.register_default(
-                "kubelet_container_requested_resizes_total",
-                "Number of requested resizes, counted at the container level. Different resources on the same container are counted separately. The 'requirement' label refers to 'memory' or 'limits'; the 'operation' label can be one of 'add', 'remove', 'increase' or 'decrease'.",
-            ),
-            infeasible: metrics.register_default(
-                "kubelet_pod_infeasible_resizes_total",
-                "Number of infeasible resizes for pods.",
-            ),
-            deferred_accepted: metrics.register_default(
-                "kubelet_pod_deferred_accepted_resizes_total",
-                "Cumulative number of resizes that were accepted after being deferred.",
-            ),
-            durations: metrics.register(
-                "kubelet_pod_resize_duration_milliseconds",
-                "Duration in milliseconds to actuate a pod resize",
-                Family::new_with_constructor(|| Histogram::new(MILLISECONDS)),
-            ),
-        }
+        Self::register(metrics)
     }
 
     /// Counts a resize that a pod requests.
@@ -80,34 +68,16 @@ impl ResizeMetrics {
                 ("cpu", "limits", before.cpu_limit, now.cpu_limit),
             ] {
                 if let Some(operation) = operation(before, now) {
-                    let labels = [
-                        ("resource", resource),
-                        ("requirement", requirement),
-                        ("operation", operation),
-                    ];
-                    self.requested.get_or_create(&labels).inc();
+                    self.requested.with([resource, requirement, operation]).inc();
                 }
             }
         }
     }
 
-    /// Counts an infeasible resize.
-    pub fn record_infeasible(&self, reason_detail: &'static str) {
-        let labels = [("reason_detail", reason_detail)];
-        self.infeasible.get_or_create(&labels).inc();
-    }
-
-    /// Counts a deferred resize that was accepted.
-    pub fn record_deferred_accepted(&self, retry_trigger: &'static str) {
-        let labels = [("retry_trigger", retry_trigger)];
-        self.deferred_accepted.get_or_create(&labels).inc();
-    }
-
     /// Records a completed resize of a pod and its duration.
     pub fn record_resized(&self, success: bool, took: Duration) {
-        let labels = [("success", if success { "true" } else { "false" })];
-        let milliseconds = took.as_secs_f64() * 1000.0;
-        self.durations.get_or_create(&labels).observe(milliseconds);
+        let success = if success { "true" } else { "false" };
+        self.durations.with([success]).observe(took.as_secs_f64() * 1000.0);
     }
 }
 

@@ -4,11 +4,10 @@ use super::CgroupDriver;
 use crate::{
     base::{
         error_chain,
-        metrics::{Labels, Metrics},
+        metrics::{Gauge, MetricVec, Metrics},
     },
     cri::{CriError, RuntimeClient, v1},
 };
-use prometheus_client::metrics::{family::Family, gauge::Gauge};
 use std::time::Duration;
 
 /// Number of attempts to get the cgroup driver from a runtime that does not respond.
@@ -65,9 +64,9 @@ pub async fn driver(
 
 /// Sets upstream's metric of the version from which on the Go kubelet requires a newer runtime.
 fn record_cri_losing_support(metrics: &Metrics) {
-    let family: Family<Labels, Gauge> = metrics.register_default(
+    let family = [
         "kubelet_cri_losing_support",
         "the Kubernetes version that the currently running CRI implementation will lose support on if not upgraded.",
-    );
-    family.get_or_create(&[("version", "1.37.0")]).set(1);
+    ];
+    MetricVec::register(metrics, family, &["version"], <Gauge>::default).with(["1.37.0"]).set(1);
 }

@@ -60,7 +60,7 @@ pub async fn start(
         ..node_cgroups(config, rules, deps)
     };
     let managers = managers.clone();
-    let metrics = CgroupMetrics::new(&deps.metrics);
+    let metrics = CgroupMetrics::register(&deps.metrics);
     let (events, active) = (deps.events.clone(), deps.active_pods.clone());
     let (v2, test_directory) = (deps.machine.cgroup_v2, deps.system.cgroups.clone());
     let make = move || {

@@ -67,7 +67,7 @@ impl Tree {
         ContainerManager::start(
             self.node.clone(),
             Cgroups::in_directory(self.dir.path(), root, false),
-            CgroupMetrics::new(&Metrics::new()),
+            CgroupMetrics::register(&Metrics::new()),
             self.events.clone(),
             Arc::new(move || pods.lock().clone()),
             managers::tests::managers(self.dir.path()),

@@ -132,7 +132,7 @@ impl DeviceManager {
                 changes: 0,
                 saved_changes: 0,
             }),
-            metrics: DeviceMetrics::new(metrics),
+            metrics: DeviceMetrics::register(metrics),
             stop: CancellationToken::new(),
             pending: Mutex::default(),
             changed: DirtySet::default(),
@@ -447,7 +447,8 @@ impl DeviceManager {
             Some(client) => client.allocate(reservation.devices.clone()).await,
             None => Err(DeviceAllocationError::Stopped(reservation.resource.clone())),
         };
-        self.0.metrics.allocated(&reservation.resource, clock::since(began));
+        let metric = self.0.metrics.allocations.with([&reservation.resource]);
+        metric.observe(clock::since(began).as_secs_f64());
         let mut plugins = self.0.plugins.lock();
         match response {
             Ok(response) => {

@@ -116,7 +116,8 @@ impl DraDriver {
             called
         };
         let called = call_with_timeout(CALL_TIMEOUT, calling).await;
-        self.metrics.called(&self.name, path, go_code(code), clock::since(started_at));
+        let metric = self.metrics.calls.with([&self.name, path, go_code(code)]);
+        metric.observe(clock::since(started_at).as_secs_f64());
         called.map_err(|why| DraError::Call { call, why })
     }
 }

@@ -1,38 +1,29 @@
 //! Metrics of DRA, with upstream's names.
 
 use super::state::ClaimInfoCache;
-use crate::base::metrics::{AtScrape, Labels, Metrics, ScrapeSample};
-use parking_lot::Mutex;
-use prometheus_client::{
-    encoding::EncodeLabelSet,
-    metrics::{
-        family::Family,
-        histogram::{Histogram, exponential_buckets_range},
-    },
+use crate::base::metrics::{
+    AtScrape, Metrics, ScrapeSample, exponential_buckets_range, metric_set,
 };
+use parking_lot::Mutex;
 use std::{sync::Arc, time::Duration};
 
 /// Value of the label `driver_name` for the total of all drivers.
 const ANY_DRIVER: &str = "<any>";
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Call {
-    driver_name: String,
-    method_name: &'static str,
-    grpc_status_code: &'static str,
-}
-
-/// The metric families; clones share them.
-#[derive(Clone)]
-pub(super) struct DraMetrics {
-    operations: Family<Labels<2>, Histogram>,
-    calls: Family<Call, Histogram>,
-    in_use: Arc<Mutex<Vec<ScrapeSample>>>,
+metric_set! {
+    /// The metric families; clones share them.
+    pub(super) struct DraMetrics {
+        operations: Histogram(exponential_buckets_range(0.1, 40.0, 15))["operation_name", "is_error"] =
+            "dra_operations_duration_seconds", "Latency histogram in seconds for the duration of handling all ResourceClaims referenced by a pod when the pod starts or stops. Identified by the name of the operation (PrepareResources or UnprepareResources) and separated by the success of the operation. The number of failed operations is provided through the histogram's overall count.";
+        pub(super) calls: Histogram(exponential_buckets_range(0.1, 40.0, 15))["driver_name", "method_name", "grpc_status_code"] =
+            "dra_grpc_operations_duration_seconds", "Duration in seconds of the DRA gRPC operations";
+    } and {
+        in_use: Arc<Mutex<Vec<ScrapeSample>>>;
+    }
 }
 
 impl DraMetrics {
     pub(super) fn new(metrics: &Metrics) -> Self {
-        let buckets = || Histogram::new(exponential_buckets_range(0.1, 40.0, 15));
         let in_use: Arc<Mutex<Vec<ScrapeSample>>> = Arc::default();
         let read = in_use.clone();
         metrics.register(
@@ -40,44 +31,15 @@ impl DraMetrics {
             "The number of ResourceClaims that are currently in use on the node, by driver name (driver_name label value) and across all drivers (special value <any> for driver_name). Note that the sum of all by-driver counts is not the total number of in-use ResourceClaims because the same ResourceClaim might use devices from different drivers. Instead, use the count for the <any> driver_name.",
             AtScrape::gauge(move || read.lock().clone()),
         );
-        let new = Self {
-            operations: metrics.register(
-                "dra_operations_duration_seconds",
-                "Latency histogram in seconds for the duration of handling all ResourceClaims referenced by a pod when the pod starts or stops. Identified by the name of the operation (PrepareResources or UnprepareResources) and separated by the success of the operation. The number of failed operations is provided through the histogram's overall count.",
-                Family::new_with_constructor(buckets as fn() -> Histogram),
-            ),
-            calls: metrics.register(
-                "dra_grpc_operations_duration_seconds",
-                "Duration in seconds of the DRA gRPC operations",
-                Family::new_with_constructor(buckets as fn() -> Histogram),
-            ),
-            in_use,
-        };
+        let new = Self { in_use, ..Self::register(metrics) };
         new.claims(&ClaimInfoCache::default());
         new
     }
 
     /// Records a prepare or unprepare operation of a pod's claims, with its duration.
     pub(super) fn operated(&self, operation_name: &'static str, failed: bool, took: Duration) {
-        let labels = [
-            ("operation_name", operation_name),
-            ("is_error", if failed { "true" } else { "false" }),
-        ];
-        let histogram = self.operations.get_or_create_owned(&labels);
-        histogram.observe(took.as_secs_f64());
-    }
-
-    /// Records a call to a driver.
-    pub(super) fn called(
-        &self,
-        driver: &str,
-        method_name: &'static str,
-        grpc_status_code: &'static str,
-        took: Duration,
-    ) {
-        let labels = Call { driver_name: driver.to_owned(), method_name, grpc_status_code };
-        let histogram = self.calls.get_or_create_owned(&labels);
-        histogram.observe(took.as_secs_f64());
+        let is_error = if failed { "true" } else { "false" };
+        self.operations.with([operation_name, is_error]).observe(took.as_secs_f64());
     }
 
     /// Sets the numbers of claims in use.

@@ -17,7 +17,7 @@ pub(in crate::resources) fn managers(directory: &Path) -> ResourceManagers {
     let metrics = Metrics::new();
     let endpoint = RuntimeEndpoint::parse("unix:///nonexistent/cri.sock").unwrap();
     let connection =
-        CriConnection::new(endpoint, Duration::from_secs(1), &CriMetrics::new(&metrics));
+        CriConnection::new(endpoint, Duration::from_secs(1), &CriMetrics::register(&metrics));
     let deps = ResourceManagerDeps {
         runtime: RuntimeClient::new(connection),
         cache: PodCache::default(),

@@ -11,7 +11,7 @@ mod v1alpha1;
 use crate::{
     base::{
         RequestRate, connections, error_chain,
-        metrics::{Labels, Metrics},
+        metrics::{Metrics, metric_set},
     },
     host::unix_socket::{SocketFile, listen_in},
     model::{Pod, PodExt as _, is_sidecar},
@@ -25,7 +25,6 @@ use crate::{
 };
 use anyhow::Context as _;
 use k8s_openapi::api::core::v1::Container;
-use prometheus_client::metrics::{counter::Counter, family::Family};
 use std::{os::unix::net::UnixListener as StdListener, path::Path, sync::Arc};
 use tokio::net::UnixListener;
 use tokio_util::sync::CancellationToken;
@@ -42,56 +41,25 @@ pub mod v1 {
 /// Returns whether a pod may have running containers.
 pub type IsActive = Arc<dyn Fn(&Pod) -> bool + Send + Sync>;
 
-/// A counter by version of the API.
-type VersionCounter = Family<Labels, Counter>;
-
-struct PodResourcesMetrics {
-    total: VersionCounter,
-    list: VersionCounter,
-    allocatable: VersionCounter,
-    get: VersionCounter,
-    get_errors: VersionCounter,
-}
-
-impl PodResourcesMetrics {
-    fn new(metrics: &Metrics) -> Self {
-        let count = |name, help| metrics.register(name, help, VersionCounter::default());
-        count(
-            "kubelet_pod_resources_endpoint_errors_list",
-            "Number of requests to the PodResource List endpoint which returned error. Broken down by server api version.",
-        );
-        count(
-            "kubelet_pod_resources_endpoint_errors_get_allocatable",
-            "Number of requests to the PodResource GetAllocatableResources endpoint which returned error. Broken down by server api version.",
-        );
-        Self {
-            total: count(
-                "kubelet_pod_resources_endpoint_requests_total",
-                "Cumulative number of requests to the PodResource endpoint. Broken down by server api version.",
-            ),
-            list: count(
-                "kubelet_pod_resources_endpoint_requests_list",
-                "Number of requests to the PodResource List endpoint. Broken down by server api version.",
-            ),
-            allocatable: count(
-                "kubelet_pod_resources_endpoint_requests_get_allocatable",
-                "Number of requests to the PodResource GetAllocatableResources endpoint. Broken down by server api version.",
-            ),
-            get: count(
-                "kubelet_pod_resources_endpoint_requests_get",
-                "Number of requests to the PodResource Get endpoint. Broken down by server api version.",
-            ),
-            get_errors: count(
-                "kubelet_pod_resources_endpoint_errors_get",
-                "Number of requests to the PodResource Get endpoint which returned error. Broken down by server api version.",
-            ),
-        }
+metric_set! {
+    struct PodResourcesMetrics {
+        #[expect(dead_code, reason = "List does not fail here")]
+        list_errors: Counter["server_api_version"] = "kubelet_pod_resources_endpoint_errors_list",
+            "Number of requests to the PodResource List endpoint which returned error. Broken down by server api version.";
+        #[expect(dead_code, reason = "GetAllocatableResources does not fail here")]
+        allocatable_errors: Counter["server_api_version"] =
+            "kubelet_pod_resources_endpoint_errors_get_allocatable", "Number of requests to the PodResource GetAllocatableResources endpoint which returned error. Broken down by server api version.";
+        total: Counter["server_api_version"] = "kubelet_pod_resources_endpoint_requests_total",
+            "Cumulative number of requests to the PodResource endpoint. Broken down by server api version.";
+        list: Counter["server_api_version"] = "kubelet_pod_resources_endpoint_requests_list",
+            "Number of requests to the PodResource List endpoint. Broken down by server api version.";
+        allocatable: Counter["server_api_version"] =
+            "kubelet_pod_resources_endpoint_requests_get_allocatable", "Number of requests to the PodResource GetAllocatableResources endpoint. Broken down by server api version.";
+        get: Counter["server_api_version"] = "kubelet_pod_resources_endpoint_requests_get",
+            "Number of requests to the PodResource Get endpoint. Broken down by server api version.";
+        get_errors: Counter["server_api_version"] = "kubelet_pod_resources_endpoint_errors_get",
+            "Number of requests to the PodResource Get endpoint which returned error. Broken down by server api version.";
     }
-}
-
-fn count_request(count: &VersionCounter, server_api_version: &'static str) {
-    let version = [("server_api_version", server_api_version)];
-    count.get_or_create_owned(&version).inc();
 }
 
 /// The PodResources service, version v1.
@@ -162,7 +130,7 @@ impl PodResources {
             list_inactive,
             devices,
             managers,
-            metrics: PodResourcesMetrics::new(metrics),
+            metrics: PodResourcesMetrics::register(metrics),
             rate: RequestRate::default(),
         }
     }
@@ -251,8 +219,8 @@ impl PodResourcesLister for PodResources {
         _: Request<v1::ListPodResourcesRequest>,
     ) -> Result<Response<v1::ListPodResourcesResponse>, Status> {
         self.rate.admit()?;
-        count_request(&self.metrics.total, "v1");
-        count_request(&self.metrics.list, "v1");
+        self.metrics.total.with(["v1"]).inc();
+        self.metrics.list.with(["v1"]).inc();
         let pods = self.listed();
         let pod_resources = pods.iter().map(|pod| self.of_pod(pod)).collect();
         Ok(Response::new(v1::ListPodResourcesResponse { pod_resources }))
@@ -263,8 +231,8 @@ impl PodResourcesLister for PodResources {
         _: Request<v1::AllocatableResourcesRequest>,
     ) -> Result<Response<v1::AllocatableResourcesResponse>, Status> {
         self.rate.admit()?;
-        count_request(&self.metrics.total, "v1");
-        count_request(&self.metrics.allocatable, "v1");
+        self.metrics.total.with(["v1"]).inc();
+        self.metrics.allocatable.with(["v1"]).inc();
         let all = self.devices.plugins.allocatable();
         let mut devices = Vec::new();
         for (resource, list) in &all {
@@ -290,13 +258,13 @@ impl PodResourcesLister for PodResources {
         request: Request<v1::GetPodResourcesRequest>,
     ) -> Result<Response<v1::GetPodResourcesResponse>, Status> {
         self.rate.admit()?;
-        count_request(&self.metrics.total, "v1");
-        count_request(&self.metrics.get, "v1");
+        self.metrics.total.with(["v1"]).inc();
+        self.metrics.get.with(["v1"]).inc();
         let v1::GetPodResourcesRequest { pod_name, pod_namespace } = request.into_inner();
         let mut pods = (self.desired)().into_iter();
         let pod = pods.find(|pod| pod.namespace() == pod_namespace && pod.name() == pod_name);
         let Some(pod) = pod.filter(|pod| (self.is_active)(pod)) else {
-            count_request(&self.metrics.get_errors, "v1");
+            self.metrics.get_errors.with(["v1"]).inc();
             let text = format!("pod {pod_name} in namespace {pod_namespace} not found");
             return Err(Status::unknown(text));
         };

@@ -1,6 +1,6 @@
 //! Version v1alpha1 of the API, which lists only devices, and the dispatch by version.
 
-use super::{PodResources, count_request};
+use super::PodResources;
 use crate::{model::PodExt as _, resources::v1alpha1 as api};
 use api::pod_resources_lister_server::PodResourcesLister;
 pub(super) use api::pod_resources_lister_server::PodResourcesListerServer as AlphaServer;
@@ -25,7 +25,7 @@ impl PodResourcesLister for PodResourcesV1alpha1 {
     ) -> Result<Response<api::ListPodResourcesResponse>, Status> {
         let all = &self.0;
         all.rate.admit()?;
-        count_request(&all.metrics.total, "v1alpha1");
+        all.metrics.total.with(["v1alpha1"]).inc();
         let pods = all.listed();
         let pods = pods.iter().map(|pod| {
             let containers = pod.containers().iter().map(|container| {

@@ -8,13 +8,12 @@ use super::{
     request,
 };
 use crate::{
-    base::metrics::Metrics,
+    base::metrics::{Metrics, metric_set},
     cri::ExecOutput,
     model::{ContainerId, NodeFacts, Pod, PodExt, PodStatus, reasons},
     state::events::{EventRecorder, ObjectRef},
 };
 use k8s_openapi::api::core::v1::{ContainerPort, HTTPGetAction, LifecycleHandler};
-use prometheus_client::metrics::counter::Counter;
 use std::{sync::atomic::AtomicBool, time::Duration};
 
 /// Runs hooks; cheap to clone.
@@ -22,8 +21,16 @@ use std::{sync::atomic::AtomicBool, time::Duration};
 pub struct Hooks {
     exec: ExecFn,
     events: EventRecorder,
-    http_fallbacks: Counter,
-    sleeps_cut_short: Counter,
+    metrics: HookMetrics,
+}
+
+metric_set! {
+    struct HookMetrics {
+        http_fallbacks: Counter = "kubelet_lifecycle_handler_http_fallbacks_total",
+            "Number of times lifecycle handlers fell back from https to http";
+        sleeps_cut_short: Counter = "kubelet_sleep_action_terminated_early_total",
+            "The number of times lifecycle sleep handler got terminated before it finishes";
+    }
 }
 
 /// The container of a hook.
@@ -85,19 +92,7 @@ impl HookError {
 impl Hooks {
     /// `exec` runs the commands. Registers the metric in `metrics`.
     pub fn new(exec: ExecFn, events: EventRecorder, metrics: &Metrics) -> Self {
-        let http_fallbacks = metrics.register_default(
-            "kubelet_lifecycle_handler_http_fallbacks_total",
-            "Number of times lifecycle handlers fell back from https to http",
-        );
-        Self {
-            exec,
-            events,
-            http_fallbacks,
-            sleeps_cut_short: metrics.register_default(
-                "kubelet_sleep_action_terminated_early_total",
-                "The number of times lifecycle sleep handler got terminated before it finishes",
-            ),
-        }
+        Self { exec, events, metrics: HookMetrics::register(metrics) }
     }
 
     /// Runs a postStart hook. As upstream, it has no timeout; dropping the future cancels it.
@@ -124,7 +119,7 @@ impl Hooks {
             Ok(result) => result,
             Err(_) => {
                 if matches!(Handler::of_hook(hook), Some(Handler::Sleep(_))) {
-                    self.sleeps_cut_short.inc();
+                    self.metrics.sleeps_cut_short.inc();
                 }
                 Err(over)
             }
@@ -214,7 +209,7 @@ impl Hooks {
             Err(error) => error,
         };
         if error.no_tls && get(request.in_plain_text()).await.is_ok() {
-            self.http_fallbacks.inc();
+            self.metrics.http_fallbacks.inc();
             self.events.warning(
                 target.pod,
                 reasons::event::LIFECYCLE_HTTP_FALLBACK,

@@ -5,93 +5,50 @@ use super::{
     sync::{StartContainerError, StartFailure},
 };
 use crate::{
-    base::metrics::{DEFAULT_BUCKETS, Labels, Metrics},
+    base::metrics::{DEFAULT_BUCKETS, metric_set},
     model::{Pod, PodExt, reasons},
 };
 use k8s_openapi::api::core::v1::Container;
-use prometheus_client::metrics::{counter::Counter, family::Family, histogram::Histogram};
 use std::time::Duration;
 
 /// What runtimes write into the error of a container whose image volume cannot be mounted.
 const IMAGE_VOLUME_MOUNT_FAILED: &str = "ImageVolumeMountFailed";
 
-/// Handles to the metrics. Clones share them.
-#[derive(Clone)]
-pub(super) struct StartMetrics {
-    pods: Counter,
-    pod_errors: Counter,
-    user_namespaced: Counter,
-    user_namespaced_errors: Counter,
-    containers: Family<Labels, Counter>,
-    container_errors: Family<Labels<2>, Counter>,
-    sandbox_duration: Family<Labels<1, String>, Histogram>,
-    sandbox_errors: Family<Labels<1, String>, Counter>,
-    image_volumes: Counter,
-    image_volumes_mounted: Counter,
-    image_volume_errors: Counter,
+metric_set! {
+    /// Handles to the metrics. Clones share them.
+    pub(super) struct StartMetrics {
+        pods: Counter = "kubelet_started_pods_total", "Cumulative number of pods started";
+        /// Sandboxes that could not be created.
+        pub(super) pod_errors: Counter = "kubelet_started_pods_errors_total",
+            "Cumulative number of errors when starting pods";
+        user_namespaced: Counter = "kubelet_started_user_namespaced_pods_total",
+            "Cumulative number of pods with user namespaces started. This metric will only be collected on Linux.";
+        user_namespaced_errors: Counter = "kubelet_started_user_namespaced_pods_errors_total",
+            "Cumulative number of errors when starting pods with user namespaces. This metric will only be collected on Linux.";
+        containers: Counter["container_type"] = "kubelet_started_containers_total",
+            "Cumulative number of containers started";
+        container_errors: Counter["container_type", "code"] =
+            "kubelet_started_containers_errors_total", "Cumulative number of errors when starting containers";
+        sandbox_duration: Histogram(DEFAULT_BUCKETS)["runtime_handler"] =
+            "kubelet_run_podsandbox_duration_seconds", "Duration in seconds of the run_podsandbox operations. Broken down by RuntimeClass.Handler.";
+        sandbox_errors: Counter["runtime_handler"] = "kubelet_run_podsandbox_errors_total",
+            "Cumulative number of the run_podsandbox operation errors by RuntimeClass.Handler.";
+        image_volumes: Counter = "kubelet_image_volume_requested_total",
+            "Number of requested image volumes.";
+        image_volumes_mounted: Counter = "kubelet_image_volume_mounted_succeed_total",
+            "Number of successful image volume mounts.";
+        image_volume_errors: Counter = "kubelet_image_volume_mounted_errors_total",
+            "Number of failed image volume mounts.";
+    }
 }
 
 impl StartMetrics {
-    /// Declares the families.
-    pub(super) fn new(metrics: &Metrics) -> Self {
-        let counter = |name, help| metrics.register(name, help, Counter::default());
-        Self {
-            pods: counter("kubelet_started_pods_total", "Cumulative number of pods started"),
-            pod_errors: counter(
-                "kubelet_started_pods_errors_total",
-                "Cumulative number of errors when starting pods",
-            ),
-            user_namespaced: counter(
-                "kubelet_started_user_namespaced_pods_total",
-                "Cumulative number of pods with user namespaces started. This metric will only be collected on Linux.",
-            ),
-            user_namespaced_errors: counter(
-                "kubelet_started_user_namespaced_pods_errors_total",
-                "Cumulative number of errors when starting pods with user namespaces. This metric will only be collected on Linux.",
-            ),
-            containers: metrics.register_default(
-                "kubelet_started_containers_total",
-                "Cumulative number of containers started",
-            ),
-            container_errors: metrics.register_default(
-                "kubelet_started_containers_errors_total",
-                "Cumulative number of errors when starting containers",
-            ),
-            sandbox_duration: metrics.register(
-                "kubelet_run_podsandbox_duration_seconds",
-                "Duration in seconds of the run_podsandbox operations. Broken down by RuntimeClass.Handler.",
-                Family::new_with_constructor(|| Histogram::new(DEFAULT_BUCKETS)),
-            ),
-            sandbox_errors: metrics.register_default(
-                "kubelet_run_podsandbox_errors_total",
-                "Cumulative number of the run_podsandbox operation errors by RuntimeClass.Handler.",
-            ),
-            image_volumes: counter(
-                "kubelet_image_volume_requested_total",
-                "Number of requested image volumes.",
-            ),
-            image_volumes_mounted: counter(
-                "kubelet_image_volume_mounted_succeed_total",
-                "Number of successful image volume mounts.",
-            ),
-            image_volume_errors: counter(
-                "kubelet_image_volume_mounted_errors_total",
-                "Number of failed image volume mounts.",
-            ),
-        }
-    }
-
     /// Counts the start of a pod, when its sandbox is about to be created.
     pub(super) fn pod_start_attempted(&self, pod: &Pod) {
         self.pods.inc();
         if user_namespaces::is_wanted(pod) {
             self.user_namespaced.inc();
         }
-    }
-
-    /// Counts a sandbox that could not be created.
-    pub(super) fn pod_start_failed(&self) {
-        self.pod_errors.inc();
     }
 
     /// Counts the failure of a sync that had to create the sandbox of a pod with a user namespace, in any
@@ -104,11 +61,9 @@ impl StartMetrics {
 
     /// RunPodSandbox was called.
     pub(super) fn run_pod_sandbox_called(&self, handler: &str, took: Duration, failed: bool) {
-        let handler = [("runtime_handler", handler.to_owned())];
-        let duration = self.sandbox_duration.get_or_create_owned(&handler);
-        duration.observe(took.as_secs_f64());
+        self.sandbox_duration.with([handler]).observe(took.as_secs_f64());
         if failed {
-            self.sandbox_errors.get_or_create_owned(&handler).inc();
+            self.sandbox_errors.with([handler]).inc();
         }
     }
 
@@ -142,12 +97,9 @@ impl StartMetrics {
             return;
         }
         let container_type = kind(pod, container);
-        let tried = self.containers.get_or_create_owned(&[("container_type", container_type)]);
-        tried.inc();
+        self.containers.with([container_type]).inc();
         if let Some(failure) = failure {
-            let code = failure.reason;
-            let labels = [("container_type", container_type), ("code", code)];
-            self.container_errors.get_or_create_owned(&labels).inc();
+            self.container_errors.with([container_type, failure.reason]).inc();
         }
     }
 }

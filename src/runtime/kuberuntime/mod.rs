@@ -140,7 +140,7 @@ pub struct KubeGenericRuntimeManager {
 impl KubeGenericRuntimeManager {
     /// Builds the manager; no request is sent to the runtime yet.
     pub fn new(deps: RuntimeManagerDeps) -> Self {
-        let metrics = StartMetrics::new(&deps.metrics);
+        let metrics = StartMetrics::register(&deps.metrics);
         let exec = runtime_exec(deps.runtime.clone());
         let hooks = Hooks::new(exec, deps.stores.events.clone(), &deps.metrics);
         let logs = deps.settings.pod_logs_dir.clone();

@@ -90,7 +90,7 @@ pub struct KubeletAuth {
     api: Option<ApiServer>,
     limiter: ReviewLimiter,
     token_reviews: ReviewCache<AuthenticationOutcome, ReviewFailure>,
-    metrics: Option<AuthMetrics>,
+    metrics: AuthMetrics,
     access_reviews: ReviewCache<bool, ReviewFailure>,
 }
 
@@ -125,16 +125,15 @@ impl KubeletAuth {
             api,
             limiter,
             token_reviews: ReviewCache::new(CACHE_SIZE),
-            metrics: None,
+            metrics: AuthMetrics::register(&Metrics::new()),
             access_reviews: ReviewCache::new(CACHE_SIZE),
         })
     }
 
-    /// Adds metrics of authentication.
+    /// Shows the metrics of authentication in `metrics`.
     #[must_use]
     pub fn measured(self, metrics: &Metrics) -> Self {
-        let metrics = Some(AuthMetrics::new(metrics));
-        Self { metrics, ..self }
+        Self { metrics: AuthMetrics::register(metrics), ..self }
     }
 
     /// Authenticates a request.
@@ -150,10 +149,10 @@ impl KubeletAuth {
             (Some(client_ca), Some(peer)) => peer.user(client_ca.current().await),
             _ => AuthenticationOutcome::NoCredentials,
         };
-        if let (Some(metrics), AuthenticationOutcome::User(_)) = (&self.metrics, &certificate)
+        if let AuthenticationOutcome::User(_) = &certificate
             && let Some(remaining) = peer.and_then(Peer::remaining)
         {
-            metrics.certificate(remaining);
+            self.metrics.certificate_expiration.observe(remaining.as_secs_f64());
         }
         let token = match &certificate {
             AuthenticationOutcome::User(_) => AuthenticationOutcome::NoCredentials,
@@ -194,21 +193,20 @@ impl KubeletAuth {
             return Ok(AuthenticationOutcome::NoCredentials);
         };
         let (key, started_at) = (digest(token.as_bytes()), clock::instant());
-        let metrics = self.metrics.as_ref();
         if let Some(outcome) = self.token_reviews.get_cached(&key) {
-            metrics.inspect(|metrics| metrics.lookup(true, started_at));
+            self.metrics.lookup(true, started_at);
             return Ok(outcome);
         }
         let review = || {
             let (api, token, limiter) = (api.clone(), token.to_owned(), self.limiter.clone());
             let metrics = self.metrics.clone();
             async move {
-                let in_flight = metrics.as_ref().map(AuthMetrics::in_flight);
+                let in_flight = metrics.in_flight();
                 let is_known = limiter.was_accepted(&key);
                 let reviewed = async { Ok(of_token_review(api.review_token(&token).await?)) };
                 let outcome = with_deadline(limiter.run(is_known, reviewed)).await;
                 drop(in_flight);
-                metrics.inspect(|metrics| metrics.fetched(outcome.is_ok()));
+                metrics.fetches.with([if outcome.is_ok() { "ok" } else { "error" }]).inc();
                 if matches!(outcome, Ok(AuthenticationOutcome::User(_))) {
                     limiter.accept(key);
                 }
@@ -222,10 +220,10 @@ impl KubeletAuth {
                 max_ttl.min(REJECTED_TTL)
             }
         };
-        let blocked = metrics.map(AuthMetrics::blocked);
+        let blocked = self.metrics.blocked();
         let outcome = self.token_reviews.get(key, review, ttl).await;
         drop(blocked);
-        metrics.inspect(|metrics| metrics.lookup(false, started_at));
+        self.metrics.lookup(false, started_at);
         outcome
     }
 

@@ -1,11 +1,10 @@
 //! Named health checks, and the metrics of their results.
 
-use crate::base::metrics::{Labels, Metrics};
+use crate::base::metrics::metric_set;
 use crate::server::http::params::{RequestParams, RouteError};
 use crate::server::http::query::BadQuery;
 use crate::server::http::response::{Body, text};
 use hyper::{Response, StatusCode};
-use prometheus_client::metrics::{counter::Counter, family::Family, gauge::Gauge};
 use std::sync::Arc;
 
 /// A check; returns the reason of a failure. Must not block.
@@ -161,35 +160,20 @@ impl HealthChecks {
     }
 }
 
-/// Handles to the metrics of health checks. Clones share them.
-#[derive(Clone)]
-pub struct CheckMetrics {
-    result: Family<Labels<2>, Gauge>,
-    results: Family<Labels<3>, Counter>,
+metric_set! {
+    /// Handles to the metrics of health checks. Clones share them.
+    pub struct CheckMetrics {
+        result: Gauge["name", "type"] = "kubernetes_healthcheck",
+            "This metric records the result of a single healthcheck.";
+        results: Counter["name", "type", "status"] = "kubernetes_healthchecks_total",
+            "This metric records the results of all healthcheck.";
+    }
 }
 
 impl CheckMetrics {
-    /// Registers the metrics.
-    pub fn new(metrics: &Metrics) -> Self {
-        Self {
-            result: metrics.register_default(
-                "kubernetes_healthcheck",
-                "This metric records the result of a single healthcheck.",
-            ),
-            results: metrics.register_default(
-                "kubernetes_healthchecks_total",
-                "This metric records the results of all healthcheck.",
-            ),
-        }
-    }
-
     /// Records the result of a check.
     pub(in crate::server) fn checked(&self, name: &'static str, ok: bool) {
-        let r#type = "healthz";
-        let result = self.result.get_or_create_owned(&[("name", name), ("type", r#type)]);
-        result.set(ok.into());
-        let status = if ok { "success" } else { "error" };
-        let checked = [("name", name), ("type", r#type), ("status", status)];
-        self.results.get_or_create_owned(&checked).inc();
+        self.result.with([name, "healthz"]).set(ok.into());
+        self.results.with([name, "healthz", if ok { "success" } else { "error" }]).inc();
     }
 }

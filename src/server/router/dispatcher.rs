@@ -1,9 +1,7 @@
-//! Calls the handler of each request's route, which `RoutedRequest::new` has found in the table.
+//! Calls the handler of each request's route.
 
 use super::{
-    POSTED_PODS_DISABLED, Port, Route, RouteEntry, RouteGroup, RouteGroupState,
-    find::browsable,
-    layers::{ResponseFuture, RoutedRequest},
+    POSTED_PODS_DISABLED, Port, Route, RouteEntry, RouteGroup, RouteGroupState, find::browsable,
     metrics::HttpMetrics,
 };
 use crate::server::handlers::checkpoint::Checkpoints;
@@ -24,15 +22,8 @@ use crate::{
     base::clock, host::HostMachine, pods::pod_config::PostedPods, state::events::EventRecorder,
 };
 use hyper::{Response, StatusCode};
-use std::{
-    convert::Infallible,
-    future::ready,
-    sync::Arc,
-    task::{Context, Poll},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 use tokio_util::sync::CancellationToken;
-use tower::Service;
 
 /// On routes without a body, a body of at most this many bytes is ignored; a larger one is an error.
 const MAX_IGNORED_BODY: u64 = 8 * 1024;
@@ -70,48 +61,38 @@ pub struct RouteHandlers {
     pub node_logs: NodeLogs,
 }
 
-/// State shared by the dispatchers of all ports.
-pub(super) struct DispatcherState {
+/// Calls the handler of each request's route.
+pub(super) struct Dispatcher {
     pub(in crate::server) checks: HealthChecks,
     /// `None` on the health port.
     pub(in crate::server) route_handlers: Option<RouteHandlers>,
     pub(in crate::server) disabled: Vec<RouteGroup>,
 }
 
-/// Calls the handler of each request's route; cheap to clone.
-#[derive(Clone)]
-pub(super) struct Dispatcher {
-    state: Arc<DispatcherState>,
-    shutdown: CancellationToken,
-}
-
-impl Service<RoutedRequest> for Dispatcher {
-    type Response = Response<Body>;
-    type Error = Infallible;
-    type Future = ResponseFuture;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, routed: RoutedRequest) -> ResponseFuture {
-        let RoutedRequest { request, port, route, .. } = routed;
+impl Dispatcher {
+    /// Answers a request with this route, or without one.
+    pub(super) async fn serve(
+        &self,
+        port: Port,
+        route: Result<(&'static RouteEntry, Route), RouteError>,
+        request: Request,
+        shutdown: &CancellationToken,
+    ) -> Response<Body> {
         let (entry, route) = match self.check(&request, route) {
             Ok(found) => found,
-            Err(refused) => return Box::pin(ready(Ok(*refused))),
+            Err(refused) => return *refused,
         };
         let gzip = route.is_for_prometheus() && gzip::is_accepted(request.headers());
-        let dispatcher = self.clone();
-        Box::pin(async move {
-            let response = dispatcher.serve(port, entry, route, request).await;
-            Ok(if gzip { gzip::compressed(response).await } else { response })
-        })
-    }
-}
-
-impl Dispatcher {
-    pub(in crate::server) fn new(state: Arc<DispatcherState>, shutdown: CancellationToken) -> Self {
-        Self { state, shutdown }
+        let checks = &self.checks;
+        let response = match (route, &self.route_handlers) {
+            (Route::Health(query), _) => checks.serve(&query),
+            (Route::HealthCheck(name), _) => checks.serve_check(&name),
+            (_, None) => RouteError::NotFound.response(),
+            (route, Some(route_handlers)) => {
+                Box::pin(route_handlers.serve(port, entry, route, request, shutdown)).await
+            }
+        };
+        if gzip { gzip::compressed(response).await } else { response }
     }
 
     /// Rejects cross-site requests, unknown routes, disabled routes and unexpected bodies.
@@ -125,7 +106,7 @@ impl Dispatcher {
             return Err(Box::new(with_connection_close(text(StatusCode::FORBIDDEN, body))));
         }
         let (entry, route) = route.map_err(|error| Box::new(error.response()))?;
-        let state = entry.group.map(|group| group.state(&self.state.disabled));
+        let state = entry.group.map(|group| group.state(&self.disabled));
         if let Some(refused) = state.and_then(refusal) {
             return Err(Box::new(refused));
         }
@@ -133,25 +114,6 @@ impl Dispatcher {
             return Err(Box::new(unexpected_body()));
         }
         Ok((entry, route))
-    }
-
-    async fn serve(
-        &self,
-        port: Port,
-        entry: &RouteEntry,
-        route: Route,
-        request: Request,
-    ) -> Response<Body> {
-        let checks = &self.state.checks;
-        match (route, &self.state.route_handlers) {
-            (Route::Health(query), _) => checks.serve(&query),
-            (Route::HealthCheck(name), _) => checks.serve_check(&name),
-            (_, None) => RouteError::NotFound.response(),
-            (route, Some(route_handlers)) => {
-                let shutdown = &self.shutdown;
-                Box::pin(route_handlers.serve(port, entry, route, request, shutdown)).await
-            }
-        }
     }
 }
 

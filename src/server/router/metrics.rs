@@ -3,53 +3,26 @@
 use super::{Port, RouteEntry};
 use crate::base::{
     clock::{self, Instant},
-    metrics::{DEFAULT_BUCKETS, Metrics},
+    metrics::{DEFAULT_BUCKETS, Gauge, Histogram, metric_set},
 };
 use hyper::Method;
-use prometheus_client::{
-    encoding::EncodeLabelSet,
-    metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram},
-};
 
 /// First path segments of long-running requests.
 const LONG_RUNNING: [&str; 4] = ["exec", "attach", "portforward", "debug"];
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct RequestKindLabels {
-    method: &'static str,
-    path: String,
-    server_type: &'static str,
-    long_running: &'static str,
-}
-
-/// Handles to the metrics. Clones share them.
-#[derive(Clone)]
-pub struct HttpMetrics {
-    requests: Family<RequestKindLabels, Counter>,
-    duration: Family<RequestKindLabels, Histogram>,
-    inflight: Family<RequestKindLabels, Gauge>,
+metric_set! {
+    /// Handles to the metrics. Clones share them.
+    pub struct HttpMetrics {
+        requests: Counter["method", "path", "server_type", "long_running"] =
+            "kubelet_http_requests_total", "Number of the http requests received since the server started";
+        duration: Histogram(DEFAULT_BUCKETS)["method", "path", "server_type", "long_running"] =
+            "kubelet_http_requests_duration_seconds", "Duration in seconds to serve http requests";
+        inflight: Gauge["method", "path", "server_type", "long_running"] =
+            "kubelet_http_inflight_requests", "Number of the inflight http requests";
+    }
 }
 
 impl HttpMetrics {
-    /// Registers the metrics.
-    pub fn new(metrics: &Metrics) -> Self {
-        Self {
-            requests: metrics.register_default(
-                "kubelet_http_requests_total",
-                "Number of the http requests received since the server started",
-            ),
-            duration: metrics.register(
-                "kubelet_http_requests_duration_seconds",
-                "Duration in seconds to serve http requests",
-                Family::new_with_constructor(|| Histogram::new(DEFAULT_BUCKETS)),
-            ),
-            inflight: metrics.register_default(
-                "kubelet_http_inflight_requests",
-                "Number of the inflight http requests",
-            ),
-        }
-    }
-
     /// Records the start of a request, which ends when the returned value is dropped. Labels contain nothing that the
     /// client controls: paths are the patterns of the table.
     pub(super) fn begin(
@@ -59,27 +32,17 @@ impl HttpMetrics {
         entry: Option<&RouteEntry>,
     ) -> InFlight {
         let path = entry.map_or("other".to_owned(), |entry| bucket(entry.pattern));
-        let request = RequestKindLabels {
-            method: method_label(method),
-            server_type: match port {
-                Port::ReadOnly | Port::Health => "readonly",
-                Port::Main | Port::Local => "readwrite",
-            },
-            long_running: if LONG_RUNNING.contains(&path.to_ascii_lowercase().as_str()) {
-                "true"
-            } else {
-                "false"
-            },
-            path,
+        let server_type = match port {
+            Port::ReadOnly | Port::Health => "readonly",
+            Port::Main | Port::Local => "readwrite",
         };
-        self.requests.get_or_create_owned(&request).inc();
-        let inflight = self.inflight.get_or_create_owned(&request);
+        let long_running = LONG_RUNNING.contains(&path.to_ascii_lowercase().as_str());
+        let long_running = if long_running { "true" } else { "false" };
+        let request = [method_label(method), &path, server_type, long_running];
+        self.requests.with(request).inc();
+        let inflight = self.inflight.with(request);
         inflight.inc();
-        InFlight {
-            inflight,
-            duration: self.duration.get_or_create_owned(&request),
-            started_at: clock::instant(),
-        }
+        InFlight { inflight, duration: self.duration.with(request), started_at: clock::instant() }
     }
 }
 

@@ -1,4 +1,4 @@
-//! From a request to its handler: the route table, the layers around every handler, and the dispatcher.
+//! From a request to its handler: the route table, what is done around every handler, and the dispatcher.
 //!
 //! * Owns: which paths are served, on which ports, to whom ([`ROUTE_TABLE`]).
 //! * Must never read a store: handlers do.
@@ -8,7 +8,8 @@ mod route;
 mod table;
 mod find;
 pub(super) mod metrics;
-pub(super) mod layers;
+mod access;
+mod trace;
 pub(super) mod dispatcher;
 pub(super) mod port_handler;
 

@@ -1,61 +1,64 @@
-//! The request handling of one port: its layers and its dispatcher.
+//! The request handling of one port: what is done around the dispatcher, and for whom.
 
 use super::{
     Port, RouteGroup,
-    dispatcher::{Dispatcher, DispatcherState, RouteHandlers},
-    layers::{
-        Access, AuthenticationLayer, AuthorizationLayer, CatchPanicLayer, MetricsLayer,
-        ResponseFuture, RoutedRequest, TraceLayer, within,
-    },
+    access::Access,
+    dispatcher::{Dispatcher, RouteHandlers},
     metrics::HttpMetrics,
+    route, trace,
 };
 use crate::base::otel::Tracer;
+use crate::base::panics::{PanicScope, catch_panic};
 use crate::server::auth::KubeletAuth;
 use crate::server::handlers::health::HealthChecks;
-use crate::server::http::response::{Body, BodyError, Request};
+use crate::server::http::response::{Body, BodyError, Request, text, until_sent};
 use bytes::Bytes;
+use futures::future::BoxFuture;
 use http_body_util::BodyExt as _;
-use hyper::Response;
+use hyper::{Response, StatusCode};
 use std::{convert::Infallible, sync::Arc};
 use tokio_util::sync::CancellationToken;
-use tower::{Service as _, ServiceBuilder, util::BoxCloneSyncService};
 
-/// Handles the requests of one connection; always ready.
-#[derive(Clone)]
-pub(in crate::server) struct RequestService(
-    BoxCloneSyncService<Request, Response<Body>, Infallible>,
-);
+/// Handles the requests of one connection.
+pub(in crate::server) struct RequestService {
+    handler: Arc<PortHandler>,
+    shutdown: CancellationToken,
+}
 
 impl RequestService {
-    pub(in crate::server) fn call<B>(&self, request: hyper::Request<B>) -> ResponseFuture
+    pub(in crate::server) fn call<B>(
+        &self,
+        request: hyper::Request<B>,
+    ) -> BoxFuture<'static, Result<Response<Body>, Infallible>>
     where
         B: hyper::body::Body<Data = Bytes, Error: Into<BodyError>> + Send + 'static,
     {
         let request = request.map(|body| body.map_err(Into::into).boxed_unsync());
-        self.0.clone().call(request)
+        let (handler, shutdown) = (self.handler.clone(), self.shutdown.clone());
+        Box::pin(async move { Ok(handler.respond(request, &shutdown).await) })
     }
 }
 
-/// Handles the requests of one port: its layers and its dispatcher. Cheap to clone.
+/// Handles the requests of one port; cheap to clone.
 #[derive(Clone)]
 pub struct PortHandler {
     port: Port,
     access: Access,
     tracer: Tracer,
     metrics: Option<HttpMetrics>,
-    state: Arc<DispatcherState>,
+    dispatcher: Arc<Dispatcher>,
 }
 
 impl PortHandler {
     /// The handler of the health port.
     pub fn health(checks: HealthChecks) -> Self {
-        let state = DispatcherState { checks, route_handlers: None, disabled: Vec::new() };
+        let dispatcher = Dispatcher { checks, route_handlers: None, disabled: Vec::new() };
         Self {
             port: Port::Health,
             access: Access::Open,
             tracer: Tracer::disabled(),
             metrics: None,
-            state: Arc::new(state),
+            dispatcher: Arc::new(dispatcher),
         }
     }
 
@@ -67,13 +70,13 @@ impl PortHandler {
         disabled: Vec<RouteGroup>,
     ) -> Self {
         let metrics = route_handlers.http_metrics.clone();
-        let state = DispatcherState { checks, route_handlers: Some(route_handlers), disabled };
+        let dispatcher = Dispatcher { checks, route_handlers: Some(route_handlers), disabled };
         Self {
             port: Port::ReadOnly,
             access: Access::Open,
             tracer: Tracer::disabled(),
             metrics,
-            state: Arc::new(state),
+            dispatcher: Arc::new(dispatcher),
         }
     }
 
@@ -111,18 +114,38 @@ impl PortHandler {
         }
     }
 
-    /// Builds the layers around the dispatcher. When `shutdown` is cancelled, requests that wait for a change are
-    /// answered immediately.
+    /// The service of one connection. When `shutdown` is cancelled, requests that wait for a change are answered
+    /// immediately.
     pub(in crate::server) fn service(&self, shutdown: &CancellationToken) -> RequestService {
-        let port = self.port;
-        let stack = ServiceBuilder::new()
-            .map_request(move |request| RoutedRequest::new(port, request))
-            .layer_fn(within(MetricsLayer(self.metrics.clone())))
-            .layer_fn(within(CatchPanicLayer))
-            .layer_fn(within(AuthenticationLayer(self.access.clone())))
-            .layer_fn(within(AuthorizationLayer(self.access.clone())))
-            .layer_fn(within(TraceLayer(self.tracer.clone())))
-            .service(Dispatcher::new(self.state.clone(), shutdown.clone()));
-        RequestService(BoxCloneSyncService::new(stack))
+        RequestService { handler: Arc::new(self.clone()), shutdown: shutdown.clone() }
+    }
+
+    /// Finds the route, then, from the outside to the inside: metrics, so that rejected requests are counted too;
+    /// panics, after which the client gets a 500 and the connection stays open; authentication and authorization; the
+    /// span; the dispatcher.
+    async fn respond(&self, mut request: Request, shutdown: &CancellationToken) -> Response<Body> {
+        let (port, method, uri) = (self.port, request.method(), request.uri());
+        let route = route(port, method, uri.path(), uri.query());
+        let entry = route.as_ref().ok().map(|(entry, _)| *entry);
+        let metrics = self.metrics.as_ref();
+        let in_flight = metrics.map(|metrics| metrics.begin(port, method, entry));
+        let response = catch_panic(PanicScope::HttpRequest, async {
+            if let Err(refused) = self.access.check(port, &mut request).await {
+                return *refused;
+            }
+            let span = trace::begin(&self.tracer, port, entry, &request);
+            let response = self.dispatcher.serve(port, route, request, shutdown);
+            match span {
+                Some(span) => trace::within(span, response).await,
+                None => response.await,
+            }
+        });
+        let response = response.await.unwrap_or_else(|_| {
+            text(StatusCode::INTERNAL_SERVER_ERROR, "internal error, see the log\n".into())
+        });
+        match in_flight {
+            Some(in_flight) => until_sent(response, in_flight),
+            None => response,
+        }
     }
 }

@@ -24,10 +24,7 @@ use super::{
     known_pods::KnownPods,
 };
 use crate::{
-    base::{
-        error_chain,
-        metrics::{Labels, Metrics},
-    },
+    base::{error_chain, metrics::metric_set},
     cri::{CriError, RuntimeClient, StdStreams},
     model::{ContainerId, PodExt as _, PodStatus},
     pods::pod_sync::PodWithStatus,
@@ -40,7 +37,6 @@ use hyper::{
 };
 use hyper_util::rt::TokioIo;
 use lookup::MissingContainer;
-use prometheus_client::metrics::{counter::Counter, family::Family};
 use splice::{SpliceEnd, splice};
 use std::{sync::Arc, time::Duration};
 use tokio::{
@@ -137,7 +133,7 @@ impl StreamTable {
             let runtime = &self.deps.runtime;
             let url = runtime.exec(id.as_str(), command, streams).await?;
             if upgrade::closes_streams(request.headers()) {
-                self.deps.metrics.websocket("exec");
+                self.deps.metrics.websockets.with(["exec"]).inc();
             }
             Ok((url, slot))
         };
@@ -156,7 +152,7 @@ impl StreamTable {
             let slot = self.slot(&request)?;
             let url = self.deps.runtime.attach(id.as_str(), streams).await?;
             if upgrade::closes_streams(request.headers()) {
-                self.deps.metrics.websocket("attach");
+                self.deps.metrics.websockets.with(["attach"]).inc();
             }
             Ok((url, slot))
         };
@@ -182,7 +178,7 @@ impl StreamTable {
             let runtime = &self.deps.runtime;
             let url = runtime.port_forward(sandbox.as_str(), ports).await?;
             if upgrade::is_tunnel(request.headers()) {
-                self.deps.metrics.websocket("portforward");
+                self.deps.metrics.websockets.with(["portforward"]).inc();
             }
             Ok((url, slot))
         };
@@ -351,26 +347,10 @@ fn refused(what: &'static str, refusal: &StreamRefusal) -> Response<Body> {
     response
 }
 
-/// Handles to the metrics of streams. Clones share them.
-#[derive(Clone)]
-pub struct StreamMetrics {
-    websockets: Family<Labels, Counter>,
-}
-
-impl StreamMetrics {
-    /// Registers the metrics.
-    pub fn new(metrics: &Metrics) -> Self {
-        Self {
-            websockets: metrics.register_default(
-                "kubelet_websocket_streaming_requests_total",
-                "Total number of WebSocket streaming requests (exec/attach/portforward) received by the kubelet.",
-            ),
-        }
-    }
-
-    /// Counts a WebSocket stream.
-    pub(super) fn websocket(&self, subresource: &'static str) {
-        let subresource = [("subresource", subresource)];
-        self.websockets.get_or_create_owned(&subresource).inc();
+metric_set! {
+    /// Handles to the metrics of streams. Clones share them.
+    pub struct StreamMetrics {
+        websockets: Counter["subresource"] = "kubelet_websocket_streaming_requests_total",
+            "Total number of WebSocket streaming requests (exec/attach/portforward) received by the kubelet.";
     }
 }

@@ -115,7 +115,8 @@ async fn a_list_of_a_thousand_pods_is_whole_and_comes_in_chunks() {
 #[tokio::test]
 async fn a_response_of_known_length_keeps_its_size_hint_with_metrics() {
     let metrics = crate::base::metrics::Metrics::new();
-    let views = RouteHandlers { http_metrics: Some(HttpMetrics::new(&metrics)), ..views(vec![]) };
+    let views =
+        RouteHandlers { http_metrics: Some(HttpMetrics::register(&metrics)), ..views(vec![]) };
     let handler = PortHandler::read_only(HealthChecks::ping(), views, Vec::new());
     let request = Request::get("/healthz").body(Empty::<bytes::Bytes>::new());
     let answer = super::answer(&handler, request.unwrap(), &CancellationToken::new()).await;

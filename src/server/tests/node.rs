@@ -262,7 +262,8 @@ async fn usage_that_cannot_be_read_is_an_error_and_not_nothing() {
 #[tokio::test]
 async fn requests_are_counted_by_paths_of_the_table_until_the_response_is_sent() {
     let metrics = crate::base::metrics::Metrics::new();
-    let views = RouteHandlers { http_metrics: Some(HttpMetrics::new(&metrics)), ..views(vec![]) };
+    let views =
+        RouteHandlers { http_metrics: Some(HttpMetrics::register(&metrics)), ..views(vec![]) };
     let handler = local(views, vec![]);
     let request = hyper::Request::builder().uri("/metrics/cadvisor");
     let request = request.body(Full::new(bytes::Bytes::new())).unwrap();

@@ -175,7 +175,7 @@ mod tests {
     }
 
     fn pod(uid: &str, source: &str) -> Arc<Pod> {
-        let pod = fixture::pod(&format!("default/web/{uid}"), serde_json::json!(null));
+        let pod = fixture::pod(&format!("default/web/{uid}"), None);
         Arc::new(fixture::annotated(pod, [(keys::CONFIG_SOURCE, source)]))
     }
 

@@ -61,7 +61,7 @@ impl Default for ClusterSources {
 fn csi_sources() -> CsiSources {
     let metrics = Metrics::new();
     CsiSources {
-        drivers: CsiDrivers::new(CsiMetrics::new(&metrics)),
+        drivers: CsiDrivers::new(CsiMetrics::register(&metrics)),
         objects: Default::default(),
         attachments: Default::default(),
         api: None,
@@ -73,7 +73,7 @@ fn csi_sources() -> CsiSources {
         resync_interval: Duration::from_secs(60),
         reports_health: false,
         events: Default::default(),
-        metrics: VolumeMetrics::new(&metrics),
+        metrics: VolumeMetrics::register(&metrics),
     }
 }
 

@@ -224,7 +224,7 @@ pub async fn streamed_lists_show_what_plain_ones_show() {
     let node = Node::start().await;
     sleepers(&node, &["one", "two"]).await;
     let endpoint = RuntimeEndpoint::parse(node.runtime.endpoint()).unwrap();
-    let metrics = CriMetrics::new(&Metrics::new());
+    let metrics = CriMetrics::register(&Metrics::new());
     let client = RuntimeClient::new(CriConnection::new(endpoint, WAIT_LIMIT, &metrics));
     let mut raw = client.raw();
 

@@ -2,38 +2,27 @@
 
 use crate::base::{
     clock::{self, Instant},
-    metrics::{DEFAULT_BUCKETS, Labels, Metrics},
-};
-use prometheus_client::metrics::{
-    counter::Counter, family::Family, gauge::Gauge, histogram::Histogram,
+    metrics::{DEFAULT_BUCKETS, Metrics, metric_set},
 };
 
-/// Handles to the metrics.
-#[derive(Clone)]
-pub(super) struct PluginMetrics {
-    errors: Family<Labels<1, String>, Counter>,
-    durations: Family<Labels<1, String>, Histogram>,
+metric_set! {
+    /// Handles to the metrics.
+    pub(super) struct PluginMetrics {
+        configuration: Gauge["hash"] = "kubelet_credential_provider_config_info",
+            "Information about the last applied credential provider configuration with hash as label";
+        errors: Counter["plugin_name"] = "kubelet_credential_provider_plugin_errors_total",
+            "Number of errors from credential provider plugin";
+        durations: Histogram(DEFAULT_BUCKETS)["plugin_name"] =
+            "kubelet_credential_provider_plugin_duration", "Duration of execution in seconds for credential provider plugin";
+    }
 }
 
 impl PluginMetrics {
     /// `hash` is that of the configuration: `sha256:` and hexadecimal digits.
-    pub(super) fn new(metrics: &Metrics, hash: String) -> PluginMetrics {
-        let configuration: Family<Labels<1, String>, Gauge> = metrics.register_default(
-            "kubelet_credential_provider_config_info",
-            "Information about the last applied credential provider configuration with hash as label",
-        );
-        configuration.get_or_create_owned(&[("hash", hash)]).set(1);
-        PluginMetrics {
-            errors: metrics.register_default(
-                "kubelet_credential_provider_plugin_errors_total",
-                "Number of errors from credential provider plugin",
-            ),
-            durations: metrics.register(
-                "kubelet_credential_provider_plugin_duration",
-                "Duration of execution in seconds for credential provider plugin",
-                Family::new_with_constructor(|| Histogram::new(DEFAULT_BUCKETS)),
-            ),
-        }
+    pub(super) fn new(metrics: &Metrics, hash: &str) -> PluginMetrics {
+        let new = PluginMetrics::register(metrics);
+        new.configuration.with([hash]).set(1);
+        new
     }
 
     /// Starts the measurement of one execution.
@@ -51,11 +40,10 @@ pub(super) struct ProviderRun<'a> {
 
 impl ProviderRun<'_> {
     pub(super) fn ended(self, succeeded: bool) {
-        let plugin = [("plugin_name", self.name)];
-        let durations = self.metrics.durations.get_or_create_owned(&plugin);
-        durations.observe(clock::since(self.begin).as_secs_f64());
+        let took = clock::since(self.begin).as_secs_f64();
+        self.metrics.durations.with([&self.name]).observe(took);
         if !succeeded {
-            self.metrics.errors.get_or_create_owned(&plugin).inc();
+            self.metrics.errors.with([&self.name]).inc();
         }
     }
 }

@@ -82,7 +82,7 @@ impl CredentialPlugins {
         anyhow::ensure!(bin_dir.is_dir(), "{about}: {} is not a directory", bin_dir.display());
         let (providers, hash) =
             config::read(config, account_tokens).context("--image-credential-provider-config")?;
-        let metrics = PluginMetrics::new(metrics, hash);
+        let metrics = PluginMetrics::new(metrics, &hash);
         let accounts = Arc::new(ServiceAccounts::new(api));
         let load = |provider: Provider| -> anyhow::Result<LoadedProvider> {
             let inner = PluginsInner {

@@ -22,7 +22,7 @@ fn bench(exec: ExecFn) -> Bench {
 }
 
 fn pod() -> ObjectRef {
-    ObjectRef::pod(&fixture::pod("ns/p/u1", serde_json::json!(null)))
+    ObjectRef::pod(&fixture::pod("ns/p/u1", None))
 }
 
 impl Bench {

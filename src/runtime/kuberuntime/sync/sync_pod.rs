@@ -292,7 +292,7 @@ impl KubeGenericRuntimeManager {
         match self.sandboxes.create(request, actions).await {
             Ok(sandbox) => Some(sandbox),
             Err(error) => {
-                self.metrics.pod_start_failed();
+                self.metrics.pod_errors.inc();
                 let text = error_chain(error.as_ref());
                 self.record_history(pod, HistoryEntry::about_pod(DecisionKind::Fail, text));
                 if error.downcast_ref::<CriError>().is_some_and(CriError::may_have_created) {

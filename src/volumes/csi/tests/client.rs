@@ -99,7 +99,7 @@ async fn a_call_that_hangs_ends_at_the_deadline_and_other_volumes_go_on() {
     let world = World::start();
     world.driver.script.of_volume("NodeStageVolume", VOLUME, Behaviour::Hang);
     let socket = world.driver.config().socket();
-    let metrics = CsiMetrics::new(&Metrics::new());
+    let metrics = CsiMetrics::register(&Metrics::new());
     let impatient = NodeClient::with_timeout(DRIVER, &socket, metrics, Duration::from_secs(1));
     let request = world.stage();
     let hanging = tokio::spawn(async move { impatient.stage(request).await });

@@ -4,7 +4,7 @@ use super::*;
 use crate::resources::plugin_manager;
 
 fn table() -> CsiDrivers {
-    CsiDrivers::new(CsiMetrics::new(&Metrics::new()))
+    CsiDrivers::new(CsiMetrics::register(&Metrics::new()))
 }
 
 fn plugin(name: &str, socket: &str, version: &str) -> RegisteredPlugin {

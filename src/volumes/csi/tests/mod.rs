@@ -45,7 +45,7 @@ impl World {
         driver.add_volume(VOLUME);
         let metrics = Metrics::new();
         let socket = driver.config().socket();
-        let client = NodeClient::new(DRIVER, &socket, CsiMetrics::new(&metrics));
+        let client = NodeClient::new(DRIVER, &socket, CsiMetrics::register(&metrics));
         let world = World { driver, client, metrics, root };
         std::fs::create_dir_all(world.staging_path()).unwrap();
         std::fs::create_dir_all(world.target_path("a").parent().unwrap()).unwrap();

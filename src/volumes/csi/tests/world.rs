@@ -241,7 +241,7 @@ async fn kubelet(
     let api = server.client().await;
     let metrics = Metrics::new();
     let sources = CsiSources {
-        drivers: CsiDrivers::new(CsiMetrics::new(&metrics)),
+        drivers: CsiDrivers::new(CsiMetrics::register(&metrics)),
         objects,
         attachments: VolumeAttachments::new(Some(api.clone())),
         tokens: IssuedTokens::new(Some(api.clone())),
@@ -253,7 +253,7 @@ async fn kubelet(
         resync_interval: Duration::from_millis(50),
         reports_health: true,
         events: EventRecorder::new(),
-        metrics: VolumeMetrics::new(&metrics),
+        metrics: VolumeMetrics::register(&metrics),
     };
     let csi = CsiVolumes::new(root, Arc::new(HostMounter), sources, Arc::default());
     csi.recover();

@@ -1,43 +1,30 @@
 //! Spans of requests, with the attributes of upstream's `otelrestful` except those that the client controls: the path
 //! is the route's pattern, and query and user agent are omitted.
 
-use super::{RequestLayer, ResponseFuture, RoutedRequest, RoutedService};
+use super::{Port, RouteEntry};
 use crate::base::otel::{Parent, Span, SpanContext, TraceSpanKind, Tracer};
-use crate::server::http::response::{Body, until_sent};
-use crate::server::router::Port;
+use crate::server::http::response::{Body, Request, until_sent};
 use hyper::{Method, Response};
-use std::convert::Infallible;
-
-/// Creates a span for each request, which lasts until its response was sent.
-#[derive(Clone)]
-pub(in crate::server) struct TraceLayer(pub(in crate::server) Tracer);
-
-impl RequestLayer for TraceLayer {
-    fn call(&self, routed: RoutedRequest, inner: &mut impl RoutedService) -> ResponseFuture {
-        let span = begin(&self.0, &routed);
-        let response = inner.call(routed);
-        match span {
-            Some(span) => Box::pin(finish_span(span, response)),
-            None => response,
-        }
-    }
-}
 
 /// The span of a request. Clients of the read-only port are not authenticated and must not decide what is sampled: as
 /// upstream, the trace context of their requests becomes a link, not the parent.
-fn begin(tracer: &Tracer, routed: &RoutedRequest) -> Option<Span> {
-    let port = routed.port;
+pub(super) fn begin(
+    tracer: &Tracer,
+    port: Port,
+    entry: Option<&RouteEntry>,
+    request: &Request,
+) -> Option<Span> {
     // Health checks are frequent, and upstream does not trace them.
     if !tracer.is_on() || port == Port::Health {
         return None;
     }
-    let pattern = routed.entry().map(|entry| entry.pattern);
-    let remote = SpanContext::of_headers(routed.request.headers());
+    let pattern = entry.map(|entry| entry.pattern);
+    let remote = SpanContext::of_headers(request.headers());
     let parent = match port {
         Port::Main | Port::Local => Parent::Remote(remote),
         Port::ReadOnly | Port::Health => Parent::Linked(remote),
     };
-    let method = method_name(routed.request.method());
+    let method = method_name(request.method());
     // By OpenTelemetry's conventions, a span without a route is named by its method.
     let name = || pattern.unwrap_or(method).into();
     let mut span = tracer.start(TraceSpanKind::Server, parent, name)?;
@@ -50,11 +37,12 @@ fn begin(tracer: &Tracer, routed: &RoutedRequest) -> Option<Span> {
     Some(span)
 }
 
-async fn finish_span(
+/// Waits for the response within the span, which lasts until the response was sent.
+pub(super) async fn within(
     mut span: Span,
-    response: ResponseFuture,
-) -> Result<Response<Body>, Infallible> {
-    let response = span.in_scope(response).await?;
+    response: impl Future<Output = Response<Body>>,
+) -> Response<Body> {
+    let response = span.in_scope(response).await;
     let status = response.status();
     span.set_attributes(|| {
         let code = i64::from(status.as_u16());
@@ -63,7 +51,7 @@ async fn finish_span(
     if status.is_server_error() {
         span.set_error(String::new);
     }
-    Ok(until_sent(response, span))
+    until_sent(response, span)
 }
 
 /// The name of a standard method; `_OTHER` otherwise.

@@ -253,14 +253,13 @@ fn unsettled(pod: &Known, object: &Value, views: &[&PodView]) -> Option<String> 
             return Some(format!("{container} is shown as {shown}"));
         }
     }
-    let dead = view.containers.iter().filter(|one| !one.is_running());
-    let mut names = BTreeSet::new();
-    for container in dead {
-        if !names.insert(&container.name) {
-            let all = view.containers.iter();
-            let all = all.map(|one| (&one.name, one.attempt, one.state.as_str_name()));
-            return Some(format!("too many are dead: {:?}", all.collect::<Vec<_>>()));
-        }
+    // The newest instance and the one before it.
+    let mut instances = BTreeMap::<_, usize>::new();
+    for container in &view.containers {
+        *instances.entry(&container.name).or_default() += 1;
+    }
+    if instances.values().any(|count| *count > 2) {
+        return Some(format!("too many instances are left: {instances:?}"));
     }
     None
 }

@@ -22,6 +22,7 @@ mod document;
 mod decode;
 mod known_gates;
 mod feature_gates;
+mod fields;
 pub mod kubelet_configuration;
 mod defaults;
 mod files;
@@ -49,6 +50,7 @@ pub use decode::closest;
 pub use defaults::default_configuration;
 pub use document::{ConfigProblem, Layers, Problems};
 pub use feature_gates::FeatureGate;
+pub use fields::FieldSpec;
 #[cfg(test)]
 pub use flags::flag_names;
 pub use flags::{

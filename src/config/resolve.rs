@@ -314,7 +314,7 @@ fn user_namespaces(config: &KubeletConfiguration) -> UserNamespacesConfig {
 }
 
 fn pod_logs_dir(config: &KubeletConfiguration) -> PathBuf {
-    let directory = config.pod_logs_dir.as_deref().unwrap_or(defaults::POD_LOGS_DIR);
+    let directory = config.pod_logs_dir.as_deref().unwrap_or_default();
     PathBuf::from(directory.strip_suffix('/').unwrap_or(directory))
 }
 

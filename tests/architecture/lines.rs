@@ -27,7 +27,7 @@ const BUDGETS: &[(&str, usize, usize)] = &[
     ("pods", 13700, 10300),
     ("node", 9300, 6700),
     ("server", 8600, 5800),
-    ("config", 4500, 2000),
+    ("config", 4250, 2000),
     ("app", 4000, 1100),
     ("cli", 2000, 1000),
     ("tests/architecture", 0, 1600),

@@ -60,7 +60,7 @@ pub use flags::{
 use kubelet_configuration::Decoding;
 pub use origins::Origins;
 pub use redacted::{command_line, given_flags};
-pub use resolve::{name_of_node, resolve};
+pub use resolve::resolve;
 pub use resolved::*;
 
 use std::path::{Path, PathBuf};

@@ -22,6 +22,7 @@ mod document;
 mod decode;
 mod known_gates;
 mod feature_gates;
+mod fields;
 pub mod kubelet_configuration;
 mod defaults;
 mod files;
@@ -49,6 +50,7 @@ pub use decode::closest;
 pub use defaults::default_configuration;
 pub use document::{ConfigProblem, Layers, Problems};
 pub use feature_gates::FeatureGate;
+pub use fields::FieldSpec;
 #[cfg(test)]
 pub use flags::flag_names;
 pub use flags::{
@@ -58,7 +60,7 @@ pub use flags::{
 use kubelet_configuration::Decoding;
 pub use origins::Origins;
 pub use redacted::{command_line, given_flags};
-pub use resolve::{name_of_node, resolve};
+pub use resolve::resolve;
 pub use resolved::*;
 
 use std::path::{Path, PathBuf};

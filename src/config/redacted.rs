@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::flags::{Flags, in_force};
+use super::flags::{Flags, flag_text, in_force, value_of_field};
 use super::kubelet_configuration::KubeletConfiguration;
 use crate::base::SecretUrl;
 
@@ -29,10 +29,10 @@ pub(super) fn flags(flags: &Flags, configuration: &Value) -> Vec<(String, String
     let mut shown: Vec<_> = in_force()
         .map(|(name, field)| {
             let value = match field {
-                Some(path) => configuration.pointer(&format!("/{}", path.replace('.', "/"))),
-                None => process.get(name).filter(|value| !value.is_null()),
+                Some(path) => value_of_field(configuration, path),
+                None => process.get(name).map(flag_text).unwrap_or_default(),
             };
-            (name.to_owned(), value.map(text).unwrap_or_default())
+            (name.to_owned(), value)
         })
         .collect();
     shown.sort();
@@ -47,7 +47,7 @@ pub fn given_flags(flags: &Flags) -> Vec<(String, String)> {
     let values = names.filter_map(|(name, _)| {
         let value = given.get(name).filter(|value| !value.is_null())?;
         let is_given = absent.get(name) != Some(value);
-        is_given.then(|| (name.to_owned(), text(value)))
+        is_given.then(|| (name.to_owned(), flag_text(value)))
     });
     values.collect()
 }
@@ -63,17 +63,4 @@ pub fn command_line(flags: &Flags, redacted: &[(String, String)]) -> String {
     let given = redacted.iter().filter(|(name, _)| is_given(name));
     let texts: Vec<_> = given.map(|(name, value)| format!("--{name}={value}")).collect();
     texts.join(" ")
-}
-
-/// A value in the syntax of flags, as far as possible.
-fn text(value: &Value) -> String {
-    match value {
-        Value::String(text) => text.clone(),
-        Value::Array(items) => items.iter().map(text).collect::<Vec<_>>().join(","),
-        Value::Object(entries) => {
-            let pairs = entries.iter().map(|(key, value)| format!("{key}={}", text(value)));
-            pairs.collect::<Vec<_>>().join(",")
-        }
-        other => other.to_string(),
-    }
 }

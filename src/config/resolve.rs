@@ -157,17 +157,7 @@ pub(super) fn merge(flags: &Flags, layers: Layers) -> DocumentNode {
     tree
 }
 
-/// The node's name, from flags and facts alone.
-///
-/// # Errors
-/// There is no name, or it is not a valid node name.
-pub fn name_of_node(flags: &Flags, facts: &HostFacts) -> Result<String, Problems> {
-    let mut problems = Vec::new();
-    let name = node_name(flags, facts, &mut problems);
-    if problems.is_empty() { Ok(name) } else { Err(Problems(problems)) }
-}
-
-/// Upstream: `nodeutil.GetHostname`.
+/// The node's name. Upstream: `nodeutil.GetHostname`.
 fn node_name(flags: &Flags, facts: &HostFacts, problems: &mut Vec<ConfigProblem>) -> String {
     let given = flags.hostname_override.as_deref();
     let name = given.unwrap_or(&facts.hostname).trim().to_lowercase();
@@ -314,7 +304,7 @@ fn user_namespaces(config: &KubeletConfiguration) -> UserNamespacesConfig {
 }
 
 fn pod_logs_dir(config: &KubeletConfiguration) -> PathBuf {
-    let directory = config.pod_logs_dir.as_deref().unwrap_or(defaults::POD_LOGS_DIR);
+    let directory = config.pod_logs_dir.as_deref().unwrap_or_default();
     PathBuf::from(directory.strip_suffix('/').unwrap_or(directory))
 }
 

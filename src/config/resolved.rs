@@ -149,6 +149,14 @@ impl KubeletConfig {
         behaviour == Some("LimitedSwap")
     }
 
+    /// All warnings for an operator, also about settings without effect.
+    pub fn all_warnings(&self) -> Vec<String> {
+        let names = self.unsupported.join(", ");
+        let idle = format!("accepted and without effect in this kubelet: {names}");
+        let idle = Some(idle).filter(|_| !names.is_empty());
+        self.warnings.iter().cloned().chain(idle).collect()
+    }
+
     /// Whether a feature gate is enabled.
     pub fn is_on(&self, gate: FeatureGate) -> bool {
         gate.is_on(Some(&self.feature_gates))

@@ -1,37 +1,9 @@
 //! Which settings have an effect in this kubelet. Others are accepted, and reported if their value is not the
 //! default.
 
+use super::fields::Effect;
 use super::flags::Flags;
-use super::kubelet_configuration::KubeletConfiguration;
-
-/// Fields that have no effect here.
-const WITHOUT_EFFECT: &[&str] = &[
-    "enableContentionProfiling",
-    "hairpinMode",
-    "podCIDR",
-    "runOnce",
-    "contentType",
-    "makeIPTablesUtilChains",
-    "iptablesMasqueradeBit",
-    "iptablesDropBit",
-    "configMapAndSecretChangeDetectionStrategy",
-    "showHiddenMetricsForVersion",
-    "kernelMemcgNotification",
-];
-
-/// Fields that have an effect only on a node of a cluster.
-const ONLY_IN_CLUSTERS: &[&str] = &[
-    "registerNode",
-    "registerWithTaints",
-    "providerID",
-    "nodeStatusUpdateFrequency",
-    "nodeStatusReportFrequency",
-    "nodeStatusMaxImages",
-    "nodeLeaseDurationSeconds",
-    "enableControllerAttachDetach",
-    "eventRecordQPS",
-    "eventBurst",
-];
+use super::kubelet_configuration::{KIND, KubeletConfiguration, fields_of};
 
 /// The given settings that have no effect yet: fields by name, flags with their dashes.
 ///
@@ -41,27 +13,21 @@ pub(super) fn unsupported(
     defaults: &KubeletConfiguration,
     flags: &Flags,
 ) -> Vec<String> {
-    let fields = |config| match serde_json::to_value(config) {
-        Ok(serde_json::Value::Object(fields)) => fields,
-        _ => serde_json::Map::new(),
-    };
-    let defaults = fields(defaults);
-    let mut names: Vec<String> = fields(effective)
-        .into_iter()
-        .filter(|(name, value)| {
-            let same = match defaults.get(name) {
-                Some(default) => default == value,
-                None => is_zero(value),
-            };
-            let name = name.as_str();
-            let standalone = flags.kubeconfig.is_none();
-            !same
-                && (WITHOUT_EFFECT.contains(&name)
-                    || standalone && ONLY_IN_CLUSTERS.contains(&name))
-        })
-        .map(|(name, _)| name)
-        .collect();
-    if flags.kubeconfig.is_none() && flags.cloud_provider.is_some() {
+    let values = |config| serde_json::to_value(config).unwrap_or_default();
+    let (effective, defaults) = (values(effective), values(defaults));
+    let standalone = flags.kubeconfig.is_none();
+    let idle = fields_of(KIND).into_iter().flatten().filter(|field| match field.effect {
+        Effect::Everywhere => false,
+        Effect::InClusters => standalone,
+        Effect::Nowhere => true,
+    });
+    let given = idle.filter(|field| match (effective.get(field.key), defaults.get(field.key)) {
+        (Some(value), Some(default)) => value != default,
+        (Some(value), None) => !is_zero(value),
+        (None, _) => false,
+    });
+    let mut names: Vec<String> = given.map(|field| field.key.to_owned()).collect();
+    if standalone && flags.cloud_provider.is_some() {
         names.push("--cloud-provider".to_owned());
     }
     names.sort();

@@ -27,15 +27,16 @@ const BUDGETS: &[(&str, usize, usize)] = &[
     ("pods", 13500, 10300),
     ("node", 9300, 6700),
     ("server", 8300, 5800),
-    ("config", 4500, 2000),
+    ("config", 4250, 2000),
     ("app", 4000, 1100),
-    ("cli", 2000, 1000),
+    ("cli", 2010, 1000),
     ("tests/architecture", 0, 1600),
     ("tests/cluster", 0, 3600),
     ("tests/containerd", 0, 4600),
     ("tests/fuzz", 0, 1700),
-    ("tests/simulated", 0, 15600),
-    ("tests/support", 0, 5100),
+    ("tests/histories", 0, 1250),
+    ("tests/simulated", 0, 15700),
+    ("tests/support", 0, 5150),
 ];
 
 /// A function with more code lines than this is long.

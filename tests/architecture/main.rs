@@ -40,7 +40,7 @@ const AREAS: Areas = &[
     ("pods", &["pleg", "status", "prober", "pod_config", "pod_sync", "pod_workers", "mirror", "status_writer", "sync_loop", "area"]),
     ("node", &["stats", "certificates", "node_status", "registration", "runtime_facts", "startup_latency", "node_manager", "lease", "event_sink", "csi_node", "membership", "reclaim", "active_pods", "eviction", "shutdown", "oom", "area"]),
     ("server", &["http", "known_pods", "tls", "auth", "connections", "streaming", "explain", "handlers", "router", "listener", "pods_api", "area"]),
-    ("config", &["document", "decode", "known_gates", "feature_gates", "kubelet_configuration", "defaults", "files", "flags", "logging", "resolved", "redacted", "supported", "values", "cgroups", "managers", "server", "node", "validate", "resolve", "origins"]),
+    ("config", &["document", "decode", "known_gates", "feature_gates", "fields", "kubelet_configuration", "defaults", "files", "flags", "logging", "resolved", "redacted", "supported", "values", "cgroups", "managers", "server", "node", "validate", "resolve", "origins"]),
     ("app", &["process_metrics", "settings", "pod_certificates", "open", "start", "node_check", "manager_check", "preflight", "service_status"]),
     ("cli", &["verbs", "manual", "args", "client", "table", "term", "explain", "pods", "validate", "config", "preflight"]),
 ];

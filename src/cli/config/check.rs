@@ -65,14 +65,9 @@ pub(super) async fn check(flags: &Flags) -> anyhow::Result<CheckReport> {
             return Ok(CheckReport::new(findings));
         }
     };
-    let warnings = config.warnings.iter();
+    let warnings = config.all_warnings().into_iter();
     let mut findings: Vec<_> =
         warnings.map(|warning| Finding::warning("configuration", warning)).collect();
-    if !config.unsupported.is_empty() {
-        let names = config.unsupported.join(", ");
-        let message = format!("accepted and without effect in this kubelet: {names}");
-        findings.push(Finding::warning("configuration", message));
-    }
     if findings.is_empty() {
         findings.push(Finding::ok("configuration", "is valid"));
     }

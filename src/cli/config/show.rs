@@ -1,10 +1,7 @@
 //! `kubelet config show` and `default`.
 
 use super::yaml::{Comments, yaml};
-use crate::config::{
-    Flags, KubeletConfig, Origins, default_configuration, given_flags,
-    kubelet_configuration::FieldDoc,
-};
+use crate::config::{FieldSpec, Flags, KubeletConfig, Origins, default_configuration, given_flags};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
@@ -52,7 +49,7 @@ impl ShownConfig {
 }
 
 impl Comments for ShownConfig {
-    fn above(&self, _: &FieldDoc) -> &'static [&'static str] {
+    fn above(&self, _: &FieldSpec) -> &'static [&'static str] {
         &[]
     }
 
@@ -71,7 +68,7 @@ pub(super) fn default_text() -> String {
     struct Reference;
 
     impl Comments for Reference {
-        fn above(&self, field: &FieldDoc) -> &'static [&'static str] {
+        fn above(&self, field: &FieldSpec) -> &'static [&'static str] {
             field.lines
         }
 

@@ -1,6 +1,7 @@
 //! Writes a configuration as YAML with comments, in the order of the format. Pure.
 
-use crate::config::kubelet_configuration::{FieldDoc, fields_of};
+use crate::config::FieldSpec;
+use crate::config::kubelet_configuration::fields_of;
 use serde_json::{Map, Value};
 use std::fmt::Write as _;
 
@@ -11,7 +12,7 @@ const INDENT: usize = 2;
 /// The comments of a configuration.
 pub(super) trait Comments {
     /// Lines above a field.
-    fn above(&self, field: &FieldDoc) -> &'static [&'static str];
+    fn above(&self, field: &FieldSpec) -> &'static [&'static str];
     /// A remark beside the value at this path of keys.
     fn beside(&self, path: &[&str]) -> Option<String>;
     /// Whether fields without a value are shown, too.
@@ -36,7 +37,7 @@ impl<'a> Writer<'a> {
     fn section(
         &mut self,
         path: &mut Vec<&'a str>,
-        fields: &'static [FieldDoc],
+        fields: &'static [FieldSpec],
         values: &'a Map<String, Value>,
     ) {
         for field in fields {
@@ -59,7 +60,7 @@ impl<'a> Writer<'a> {
         path: &mut Vec<&'a str>,
         key: &'a str,
         value: &'a Value,
-        section: Option<&'static [FieldDoc]>,
+        section: Option<&'static [FieldSpec]>,
     ) {
         let depth = path.len();
         path.push(key);
@@ -144,7 +145,7 @@ mod tests {
     struct Remarks;
 
     impl Comments for Remarks {
-        fn above(&self, field: &FieldDoc) -> &'static [&'static str] {
+        fn above(&self, field: &FieldSpec) -> &'static [&'static str] {
             if field.key == "enableServer" { &[" Whether."] } else { &[] }
         }
 

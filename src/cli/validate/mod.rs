@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     base::{clock, spawn_blocking},
-    config::{HostFacts, name_of_node},
+    config::{HostFacts, load},
     host::HostMachine,
     model::validation::{LocalConfigMapsAndSecrets, MAX_MANIFEST_BYTES},
     model::{Pod, PodSource},
@@ -31,6 +31,9 @@ use std::{
 
 #[derive(Debug, Default, PartialEq, Serialize)]
 pub(super) struct ValidationReport {
+    /// What a start with these flags would warn about.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    configuration: Vec<String>,
     files: Vec<FileReport>,
     errors: usize,
     warnings: usize,
@@ -100,8 +103,10 @@ pub(super) async fn run(args: Validate) -> anyhow::Result<ExitCode> {
 /// Blocking.
 fn report(args: &Validate) -> anyhow::Result<ValidationReport> {
     let facts = HostFacts { hostname: HostMachine::read()?.hostname };
+    let config = load(&args.flags, &facts)?;
+    let configuration = config.all_warnings();
     let validator = Validator {
-        node_name: name_of_node(&args.flags, &facts)?,
+        node_name: config.node_name,
         source: if args.url { PodSource::Http } else { PodSource::File },
         config_maps_and_secrets: LocalConfigMapsAndSecrets::new(
             args.flags.local_objects_dir.is_some(),
@@ -116,7 +121,7 @@ fn report(args: &Validate) -> anyhow::Result<ValidationReport> {
             files.push(file(path, &validator).report)
         }
     }
-    let mut report = ValidationReport { files, ..ValidationReport::default() };
+    let mut report = ValidationReport { configuration, files, ..ValidationReport::default() };
     report.count();
     Ok(report)
 }
@@ -128,6 +133,7 @@ impl ValidationReport {
             problems.filter(|found| found.severity == severity).count()
         };
         (self.errors, self.warnings) = (count(Severity::Error), count(Severity::Warning));
+        self.warnings += self.configuration.len();
     }
 }
 

@@ -9,6 +9,10 @@ const MESSAGE: usize = 600;
 /// A line for each problem and each file, and a summary.
 pub(super) fn text(report: &ValidationReport, paint: Paint) -> String {
     let mut out = String::new();
+    for warning in &report.configuration {
+        let (warning, severity) = (one_line(warning, 2 * MESSAGE), paint.yellow("warning"));
+        out += &format!("configuration: {severity}: {warning}\n");
+    }
     for file in &report.files {
         for problem in &file.problems {
             out += &line(file, problem, paint);

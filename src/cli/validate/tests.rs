@@ -1,7 +1,9 @@
 use super::*;
 use crate::base::clock;
 use crate::cli::term::Paint;
+use crate::config::{Invocation, parse_args};
 use jiff::Timestamp;
+use std::fs;
 
 fn validated(source: PodSource, text: &str) -> (FileReport, String) {
     let validator = Validator {
@@ -224,4 +226,35 @@ fn a_report_is_json_for_programs() {
     let json = serde_json::to_value(&report).unwrap();
     assert_eq!(json["problems"][0]["severity"], "error");
     assert_eq!(json["problems"][0]["field"], "spec.containers");
+}
+
+#[test]
+fn warnings_of_the_configuration_are_those_of_a_start() {
+    let directory = tempfile::tempdir().unwrap();
+    let (config, pod) = (directory.path().join("config.yaml"), directory.path().join("web.yaml"));
+    let head = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n";
+    fs::write(&config, format!("{head}maxPodz: 3\nhairpinMode: none\n")).unwrap();
+    let text = "apiVersion: v1\nkind: Pod\nmetadata: {name: web}\nspec:\n  containers:\n  - {name: c, image: i}\n";
+    fs::write(&pod, text).unwrap();
+    let flags = || match parse_args([format!("--config={}", config.display()).into()]) {
+        Ok(Invocation::Run(flags)) => flags,
+        other => panic!("{other:?}"),
+    };
+    let args =
+        |flags| Validate { files: vec![pod.clone()], url: false, output: Output::Text, flags };
+    let report = report(&args(flags())).unwrap();
+    let text = render::text(&report, Paint(false));
+    for (line, warning) in text.lines().zip([
+        "maxPodz: unknown field is ignored; did you mean \"maxPods\"?",
+        "accepted and without effect in this kubelet: hairpinMode",
+    ]) {
+        assert!(line.starts_with("configuration: warning: ") && line.ends_with(warning), "{text}");
+    }
+    assert!(text.ends_with("\n1 file, 0 errors, 2 warnings\n"), "{text}");
+    fs::write(&config, format!("{head}maxPods: -1\n")).unwrap();
+    let refusal = super::report(&args(flags())).unwrap_err().to_string();
+    assert!(
+        refusal.ends_with("config.yaml:3:10: maxPods: must be 0 or greater, got -1"),
+        "{refusal}"
+    );
 }

@@ -2,8 +2,9 @@
 
 use std::fmt::Write;
 
-use super::spec::{FlagGroup, FlagKind, FlagSpec};
+use super::spec::{FlagGroup, FlagSpec};
 use super::{KUBERNETES_VERSION, all_flags};
+use crate::config::fields::FlagKind;
 
 /// The column where descriptions start, and the maximum width.
 const COLUMN: usize = 36;
@@ -33,7 +34,7 @@ pub(super) fn text() -> String {
     for group in FlagGroup::ALL {
         let _ = write!(out, "\n{group}:\n");
         for spec in all_flags().filter(|spec| spec.group == *group) {
-            entry(&mut out, &left_column(spec), spec.help, spec.default);
+            entry(&mut out, &left_column(spec), spec.help, &spec.default);
         }
         if *group == FlagGroup::Essential {
             entry(&mut out, "  -h, --help", "Print this text", "");

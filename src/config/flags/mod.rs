@@ -9,25 +9,27 @@
 //! - **Upstream**: `cmd/kubelet/app/options`.
 
 mod help;
-mod mirrors;
 mod spec;
 mod table;
 #[cfg(test)]
 mod tests;
 mod values;
 
-use std::collections::BTreeMap;
+use std::borrow::Cow;
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::sync::LazyLock;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, ArgAction, ArgMatches, Command, ValueHint};
-use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
-use self::spec::{FlagGroup, FlagKind, FlagSpec, FlagTarget};
+use self::spec::{FieldLayer, FlagGroup, FlagSpec, FlagTarget};
+pub use self::table::Flags;
+pub(super) use self::values::{flag_text, value_of_field};
 use super::decode::{closest, decode};
-use super::defaults::ROOT_DIR;
-use crate::base::GoDuration;
+use super::defaults::default_configuration;
+use super::fields::{FieldSpec, FlagKind};
+use super::kubelet_configuration::all_fields;
 use crate::base::document::{DocumentNode, DocumentOrigin, DocumentValue};
 
 /// What the command line requests.
@@ -46,89 +48,34 @@ pub enum Invocation {
 #[error("{}\nRun kubelet --help for the list of flags.", .0.join("\n"))]
 pub struct ArgsError(pub Vec<String>);
 
-/// Declares the flags without a configuration field: name, field, type and default.
-macro_rules! process_flags {
-    ($($name:literal $field:ident: $type:ty = $default:expr,)*) => {
-        /// The parsed flags.
-        #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-        #[serde(default)]
-        pub struct Flags {
-            $(
-                #[doc = concat!("`--", $name, "`.")]
-                #[serde(rename = $name)]
-                pub $field: $type,
-            )*
-            /// Deprecated flags that were given, by name without dashes.
-            #[serde(skip)]
-            pub deprecated: Vec<&'static str>,
-            /// Flags without effect that were given, by name without dashes.
-            #[serde(skip)]
-            pub obsolete: Vec<&'static str>,
-            /// The configuration fields that flags set.
-            #[serde(skip)]
-            pub(super) fields: FieldLayer,
-        }
-
-        impl Default for Flags {
-            /// An empty command line.
-            fn default() -> Self {
-                Self {
-                    $($field: $default,)*
-                    deprecated: Vec::new(),
-                    obsolete: Vec::new(),
-                    fields: FieldLayer::default(),
-                }
-            }
-        }
-    };
-}
-
-process_flags! {
-    "config" config: Option<PathBuf> = None,
-    "config-dir" config_dir: Option<PathBuf> = None,
-    "strict" strict: bool = false,
-    "root-dir" root_dir: PathBuf = ROOT_DIR.into(),
-    "hostname-override" hostname_override: Option<String> = None,
-    "node-ip" node_ip: Option<String> = None,
-    "local-objects-dir" local_objects_dir: Option<PathBuf> = None,
-    "allow-posted-pods" allow_posted_pods: bool = false,
-    "strict-upgrade-verbs" strict_upgrade_verbs: bool = false,
-    "kubeconfig" kubeconfig: Option<PathBuf> = None,
-    "bootstrap-kubeconfig" bootstrap_kubeconfig: Option<PathBuf> = None,
-    "cert-dir" cert_dir: Option<PathBuf> = None,
-    "node-labels" node_labels: BTreeMap<String, String> = BTreeMap::new(),
-    "cloud-provider" cloud_provider: Option<String> = None,
-    "lock-file" lock_file: Option<PathBuf> = None,
-    "exit-on-lock-contention" exit_on_lock_contention: bool = false,
-    "minimum-container-ttl-duration" minimum_container_ttl: GoDuration = GoDuration::default(),
-    // Negative numbers mean no limit.
-    "maximum-dead-containers-per-container" maximum_dead_containers_per_container: i32 = 1,
-    "maximum-dead-containers" maximum_dead_containers: i32 = -1,
-    "runtime-cgroups" runtime_cgroups: Option<String> = None,
-    "image-credential-provider-config" image_credential_provider_config: Option<PathBuf> = None,
-    "image-credential-provider-bin-dir" image_credential_provider_bin_dir: Option<PathBuf> = None,
-}
-
-/// Configuration fields by dotted path. Values may be secret, so `Debug` prints only the fields' names.
-#[derive(Clone, Default, PartialEq)]
-pub(super) struct FieldLayer(pub(super) Vec<(&'static str, DocumentNode)>);
-
-impl std::fmt::Debug for FieldLayer {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_set().entries(self.0.iter().map(|(path, _)| path)).finish()
-    }
-}
-
-/// Every flag, in help order.
+/// Every flag, in help order: the deprecated ones last, by name.
 fn all_flags() -> impl Iterator<Item = &'static FlagSpec> {
-    table::FLAGS.iter().chain(mirrors::MIRRORS)
+    static ALL: LazyLock<Vec<FlagSpec>> = LazyLock::new(|| {
+        let defaults = serde_json::to_value(default_configuration()).unwrap_or_default();
+        let mut mirrors: Vec<_> =
+            all_fields().filter_map(|(path, field)| mirror(path, field, &defaults)).collect();
+        mirrors.sort_by_key(|spec| spec.name);
+        table::FLAGS.iter().cloned().chain(mirrors).collect()
+    });
+    ALL.iter()
+}
+
+/// The deprecated flag that sets a field, if there is one.
+fn mirror(path: &'static str, field: &FieldSpec, defaults: &Value) -> Option<FlagSpec> {
+    let (kind, name, help) = field.flag?;
+    let default = match field.shown_default {
+        Some(text) => Cow::Borrowed(text),
+        None => Cow::Owned(value_of_field(defaults, path)),
+    };
+    let (target, group) = (FlagTarget::Field(path), FlagGroup::Mirrors);
+    Some(FlagSpec { name, kind, target, group, default, help })
 }
 
 /// Name, field and printed default of each flag that mirrors a field and has a printed default.
 #[cfg(test)]
 pub(super) fn shown_defaults() -> impl Iterator<Item = (&'static str, &'static str, &'static str)> {
     all_flags().filter(|spec| !spec.default.is_empty()).filter_map(|spec| match spec.target {
-        FlagTarget::Field(path) => Some((spec.name, path, spec.default)),
+        FlagTarget::Field(path) => Some((spec.name, path, spec.default.as_ref())),
         FlagTarget::Process | FlagTarget::Ignored => None,
     })
 }
@@ -274,7 +221,7 @@ pub fn described_command(with_obsolete: bool) -> Command {
         .arg(help.action(ArgAction::SetTrue).help("Print the help"));
     for spec in flags() {
         described = described.mut_arg(spec.name, |arg| {
-            let default = match spec.default {
+            let default = match spec.default.as_ref() {
                 "" => String::new(),
                 default => format!(" [default: {default}]"),
             };

@@ -1,59 +1,10 @@
 //! The declaration of a flag: name, type of value, what it sets, and its help.
 
+use std::borrow::Cow;
+
+use crate::base::document::DocumentNode;
 use crate::base::named_enum;
-
-/// The types of values, parsed by Go's rules.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum FlagKind {
-    Text,
-    /// A file or directory.
-    Path,
-    /// `--flag`, `--flag=true`, `--flag=false`.
-    Bool,
-    /// A 32-bit integer.
-    Int32,
-    /// A 64-bit integer.
-    Int64,
-    /// As parsed by Go's `time.ParseDuration`.
-    Duration,
-    /// Comma separated; may be repeated.
-    List,
-    /// `key=value,...`; may be repeated.
-    Map,
-    /// `key<value,...`; may be repeated.
-    Thresholds,
-    /// `key=true,...`; may be repeated.
-    BoolMap,
-    /// `name:value,...`; may be repeated.
-    Headers,
-    /// `key=value:effect,...`.
-    Taints,
-    /// `node:memory=1Gi,hugepages-2Mi=1Gi;...`.
-    ReservedMemory,
-    /// `pattern=N,...`.
-    VModule,
-}
-
-impl FlagKind {
-    /// The placeholder for the value in help.
-    pub(super) fn placeholder(self) -> &'static str {
-        match self {
-            FlagKind::Text => "<TEXT>",
-            FlagKind::Path => "<PATH>",
-            FlagKind::Bool => "",
-            FlagKind::Int32 | FlagKind::Int64 => "<N>",
-            FlagKind::Duration => "<DURATION>",
-            FlagKind::List => "<A,B,...>",
-            FlagKind::Map => "<K=V,...>",
-            FlagKind::Thresholds => "<SIGNAL<AMOUNT,...>",
-            FlagKind::BoolMap => "<K=BOOL,...>",
-            FlagKind::Headers => "<NAME:VALUE,...>",
-            FlagKind::Taints => "<K=V:EFFECT,...>",
-            FlagKind::ReservedMemory => "<NODE:K=V;...>",
-            FlagKind::VModule => "<PATTERN=N,...>",
-        }
-    }
-}
+use crate::config::fields::FlagKind;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum FlagTarget {
@@ -63,6 +14,17 @@ pub(super) enum FlagTarget {
     Process,
     /// Nothing; accepted for compatibility with older command lines.
     Ignored,
+}
+
+impl FlagTarget {
+    /// The target of a row with at most one field's path or one member of `Flags`.
+    pub(super) const fn of(path: &[&'static str], member: &[&str]) -> Self {
+        match (path, member) {
+            ([path], _) => Self::Field(path),
+            (_, [_]) => Self::Process,
+            _ => Self::Ignored,
+        }
+    }
 }
 
 named_enum! {
@@ -79,48 +41,23 @@ named_enum! {
     }
 }
 
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(super) struct FlagSpec {
     pub(super) name: &'static str,
     pub(super) kind: FlagKind,
     pub(super) target: FlagTarget,
     pub(super) group: FlagGroup,
     /// Printed in help only; the value itself comes from `defaults` or `Flags`.
-    pub(super) default: &'static str,
+    pub(super) default: Cow<'static, str>,
     pub(super) help: &'static str,
 }
 
-/// A flag that sets the configuration field `field`.
-pub(super) const fn field(
-    group: FlagGroup,
-    name: &'static str,
-    kind: FlagKind,
-    field: &'static str,
-    default: &'static str,
-    help: &'static str,
-) -> FlagSpec {
-    FlagSpec { name, kind, target: FlagTarget::Field(field), group, default, help }
-}
+/// Configuration fields by dotted path. Values may be secret, so `Debug` prints only the fields' names.
+#[derive(Clone, Default, PartialEq)]
+pub(in crate::config) struct FieldLayer(pub(in crate::config) Vec<(&'static str, DocumentNode)>);
 
-/// A flag without a configuration field.
-pub(super) const fn process(
-    group: FlagGroup,
-    name: &'static str,
-    kind: FlagKind,
-    default: &'static str,
-    help: &'static str,
-) -> FlagSpec {
-    FlagSpec { name, kind, target: FlagTarget::Process, group, default, help }
-}
-
-/// A flag without effect.
-pub(super) const fn ignored(name: &'static str, kind: FlagKind, help: &'static str) -> FlagSpec {
-    FlagSpec {
-        name,
-        kind,
-        target: FlagTarget::Ignored,
-        group: FlagGroup::Obsolete,
-        default: "",
-        help,
+impl std::fmt::Debug for FieldLayer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_set().entries(self.0.iter().map(|(path, _)| path)).finish()
     }
 }

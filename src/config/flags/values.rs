@@ -1,8 +1,10 @@
 //! Parses flag values by Go's rules (`pflag`, `strconv`, and the map flags of `component-base/cli/flag`).
 
-use super::spec::FlagKind;
+use serde_json::Value;
+
 use crate::base::GoDuration;
 use crate::base::document::{DocumentEntry, DocumentNode, DocumentOrigin, DocumentValue};
+use crate::config::fields::FlagKind;
 
 /// Parses the values given for one flag, in order. For scalars the last one counts; lists and maps are joined.
 ///
@@ -193,5 +195,25 @@ impl Maker {
             ("numaNode", self.node(DocumentValue::Int(numa_node))),
             ("limits", self.node(limits)),
         ]))
+    }
+}
+
+/// The value of the field at a dotted path, in the syntax of flags; empty if there is none.
+pub(in crate::config) fn value_of_field(configuration: &Value, path: &str) -> String {
+    let value = configuration.pointer(&format!("/{}", path.replace('.', "/")));
+    value.map(flag_text).unwrap_or_default()
+}
+
+/// A value in the syntax of flags, as far as possible; `null` is empty.
+pub(in crate::config) fn flag_text(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        Value::Array(items) => items.iter().map(flag_text).collect::<Vec<_>>().join(","),
+        Value::Object(entries) => {
+            let pairs = entries.iter().map(|(key, value)| format!("{key}={}", flag_text(value)));
+            pairs.collect::<Vec<_>>().join(",")
+        }
+        Value::Null => String::new(),
+        other => other.to_string(),
     }
 }

@@ -4,146 +4,147 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::{FieldDoc, config_sections};
 use crate::base::GoDuration;
+use crate::config::fields::FlagKind::*;
+use crate::config::fields::{ApplyDefaults, FieldSpec, config_sections, secs};
 
 config_sections! {
     /// How requests to the kubelet's server are authenticated.
     pub struct KubeletAuthentication {
         /// Client certificates.
-        "x509" x509: KubeletX509Authentication,
+        "x509" x509: KubeletX509Authentication;
         /// Bearer tokens, verified by the API server.
-        "webhook" webhook: KubeletWebhookAuthentication,
+        "webhook" webhook: KubeletWebhookAuthentication = KubeletWebhookAuthentication::default();
         /// Requests without credentials.
-        "anonymous" anonymous: KubeletAnonymousAuthentication,
+        "anonymous" anonymous: KubeletAnonymousAuthentication = KubeletAnonymousAuthentication::default();
     }
 
     /// Client certificate authentication.
     pub struct KubeletX509Authentication {
         /// File with the certificate authorities for client certificates.
-        "clientCAFile" client_ca_file: String,
+        "clientCAFile" client_ca_file: String, flag: Some((Path, "client-ca-file", "Authorities of client certificates"));
     }
 
     /// Bearer token authentication through TokenReview.
     pub struct KubeletWebhookAuthentication {
         /// Whether tokens are accepted.
-        "enabled" enabled: bool,
+        "enabled" enabled: bool = true, flag: Some((Bool, "authentication-token-webhook", "Check tokens with the API server"));
         /// How long a result is cached.
-        "cacheTTL" cache_ttl: GoDuration,
+        "cacheTTL" cache_ttl: GoDuration = secs(120), zero_is_unset: true, flag: Some((Duration, "authentication-token-webhook-cache-ttl", "How long token answers are kept"));
     }
 
     /// Anonymous requests.
     pub struct KubeletAnonymousAuthentication {
         /// Whether they are accepted.
-        "enabled" enabled: bool,
+        "enabled" enabled: bool = false, flag: Some((Bool, "anonymous-auth", "Accept requests without credentials"));
     }
 
     /// How requests to the kubelet's server are authorized.
     pub struct KubeletAuthorization {
         /// `AlwaysAllow` or `Webhook`.
-        "mode" mode: String,
+        "mode" mode: String = "Webhook", zero_is_unset: true, flag: Some((Text, "authorization-mode", "AlwaysAllow or Webhook"));
         /// Settings of the `Webhook` mode.
-        "webhook" webhook: KubeletWebhookAuthorization,
+        "webhook" webhook: KubeletWebhookAuthorization = KubeletWebhookAuthorization::default();
     }
 
     /// Authorization through SubjectAccessReview.
     pub struct KubeletWebhookAuthorization {
         /// How long an "authorized" result is cached.
-        "cacheAuthorizedTTL" cache_authorized_ttl: GoDuration,
+        "cacheAuthorizedTTL" cache_authorized_ttl: GoDuration = secs(300), zero_is_unset: true, flag: Some((Duration, "authorization-webhook-cache-authorized-ttl", "How long allowing answers are kept"));
         /// How long an "unauthorized" result is cached.
-        "cacheUnauthorizedTTL" cache_unauthorized_ttl: GoDuration,
+        "cacheUnauthorizedTTL" cache_unauthorized_ttl: GoDuration = secs(30), zero_is_unset: true, flag: Some((Duration, "authorization-webhook-cache-unauthorized-ttl", "How long denying answers are kept"));
     }
 
     /// Swap behavior of containers.
     pub struct MemorySwapConfiguration {
         /// `NoSwap` (also when empty) or `LimitedSwap`.
-        "swapBehavior" swap_behavior: String,
+        "swapBehavior" swap_behavior: String;
     }
 
     /// Shutdown grace period of pods with at least this priority.
     pub struct ShutdownGracePeriodByPodPriority {
         /// The minimum priority.
-        "priority" priority: i32,
+        "priority" priority: i32;
         /// The grace period in seconds.
-        "shutdownGracePeriodSeconds" shutdown_grace_period_seconds: i64,
+        "shutdownGracePeriodSeconds" shutdown_grace_period_seconds: i64;
     }
 
     /// Container restart back-off.
     pub struct CrashLoopBackOffConfig {
         /// Maximum back-off between restarts.
-        "maxContainerRestartPeriod" max_container_restart_period: GoDuration,
+        "maxContainerRestartPeriod" max_container_restart_period: GoDuration = secs(300);
     }
 
     /// Memory reserved on one NUMA node.
     pub struct MemoryReservation {
         /// The NUMA node's number.
-        "numaNode" numa_node: i32,
+        "numaNode" numa_node: i32;
         /// Quantities by resource name (`memory`, `hugepages-2Mi`, ...).
-        "limits" limits: BTreeMap<String, String>,
+        "limits" limits: BTreeMap<String, String>;
     }
 
     /// User namespaces of pods.
     pub struct UserNamespacesSection {
         /// Number of user IDs per pod; a multiple of 65536.
-        "idsPerPod" ids_per_pod: i64,
+        "idsPerPod" ids_per_pod: i64 = 65536;
     }
 
     /// A taint the node registers with.
     pub struct Taint {
         /// Taint key.
-        "key" key: String,
+        "key" key: String;
         /// Taint value.
-        "value" value: String,
+        "value" value: String;
         /// `NoSchedule`, `PreferNoSchedule` or `NoExecute`.
-        "effect" effect: String,
+        "effect" effect: String;
         /// Set by the control plane; not allowed here.
-        "timeAdded" time_added: String,
+        "timeAdded" time_added: String;
     }
 
     /// OpenTelemetry tracing.
     pub struct TracingConfiguration {
         /// Address of the collector; default `localhost:4317`.
-        "endpoint" endpoint: String,
+        "endpoint" endpoint: String;
         /// Number of traces recorded per million that start here.
-        "samplingRatePerMillion" sampling_rate_per_million: i32,
+        "samplingRatePerMillion" sampling_rate_per_million: i32;
     }
 
     /// The `logging` section.
     pub struct LoggingConfiguration {
         /// `text` or `json`.
-        "format" format: String,
+        "format" format: String = "text", zero_is_unset: true;
         /// Accepted without effect: lines are written immediately.
-        "flushFrequency" flush_frequency: FlushFrequency,
+        "flushFrequency" flush_frequency: FlushFrequency;
         /// klog verbosity.
-        "verbosity" verbosity: u32,
+        "verbosity" verbosity: u32;
         /// Verbosity by source file.
-        "vmodule" vmodule: Vec<VModuleItem>,
+        "vmodule" vmodule: Vec<VModuleItem>;
         /// Options of the formats.
-        "options" options: FormatOptions,
+        "options" options: FormatOptions;
     }
 
     /// One file pattern and its verbosity.
     pub struct VModuleItem {
         /// Glob over source file names without extension.
-        "filePattern" file_pattern: String,
+        "filePattern" file_pattern: String;
         /// The verbosity there.
-        "verbosity" verbosity: u32,
+        "verbosity" verbosity: u32;
     }
 
     /// Options per log format.
     pub struct FormatOptions {
         /// Options of `text`.
-        "text" text: OutputRoutingOptions,
+        "text" text: OutputRoutingOptions;
         /// Options of `json`.
-        "json" json: OutputRoutingOptions,
+        "json" json: OutputRoutingOptions;
     }
 
     /// The destination of log lines.
     pub struct OutputRoutingOptions {
         /// Errors to stderr and the rest to stdout.
-        "splitStream" split_stream: bool,
+        "splitStream" split_stream: bool;
         /// Buffer size for informational lines, as a quantity.
-        "infoBufferSize" info_buffer_size: String,
+        "infoBufferSize" info_buffer_size: String;
     }
 }
 
@@ -162,6 +163,8 @@ impl std::fmt::Debug for HeaderValues {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(transparent)]
 pub struct FlushFrequency(pub GoDuration);
+
+impl ApplyDefaults for FlushFrequency {}
 
 impl<'de> Deserialize<'de> for FlushFrequency {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {

@@ -1,7 +1,7 @@
 //! A device that is mounted once on the node is bound for each pod, which may give the files its group.
 
 use super::programs;
-use crate::base::spawn_blocking;
+use crate::base::{run_file_io, spawn_blocking};
 use crate::host::program::Program;
 use crate::volumes::{
     Mounter, VolumeError, VolumeGroup,
@@ -16,6 +16,8 @@ use rustix::{
     fs::{Mode, OFlags},
 };
 use std::{
+    fs,
+    os::unix::fs::DirBuilderExt as _,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -39,8 +41,24 @@ pub(super) fn is_mounted(mounter: &dyn Mounter, target: &Path) -> anyhow::Result
     Ok(mounts.iter().any(|mount| mount.mount_point == target))
 }
 
-/// Makes the directory of a pod's volume, unless something is mounted there; whether that is so. Blocking.
-pub(super) fn prepare(mounter: &dyn Mounter, target: &Path) -> anyhow::Result<bool> {
+/// Makes the directory of a pod's volume, unless something is mounted there; whether that is so. `volume` is the name in
+/// errors.
+pub(super) async fn prepare(
+    attempt: &Attempt,
+    volume: &str,
+    target: &Path,
+) -> Result<bool, VolumeError> {
+    let (pod, mounter) = (attempt.pod.clone(), attempt.manager.mounter.clone());
+    let at = target.to_owned();
+    let prepare = move || -> Result<anyhow::Result<bool>, VolumeError> {
+        let _creating = pod.volumes.creation_guard()?;
+        Ok(prepare_target(mounter.as_ref(), &at))
+    };
+    run_file_io(prepare).await??.map_err(|error| VolumeError::set_up(volume, error))
+}
+
+/// Blocking.
+fn prepare_target(mounter: &dyn Mounter, target: &Path) -> anyhow::Result<bool> {
     if is_mounted(mounter, target)? {
         return Ok(true);
     }
@@ -49,6 +67,13 @@ pub(super) fn prepare(mounter: &dyn Mounter, target: &Path) -> anyhow::Result<bo
     }
     pod_dirs::create_dir(target, 0o750)?;
     Ok(false)
+}
+
+/// Makes a directory and those above it. Blocking.
+pub(super) fn make_dir(path: &Path) -> anyhow::Result<()> {
+    let mut builder = fs::DirBuilder::new();
+    let made = builder.recursive(true).mode(0o750).create(path);
+    made.with_context(cannot("make directory", path))
 }
 
 /// Binds the directory of a mounted device.

@@ -5,6 +5,7 @@
 
 use super::{
     KindRow,
+    bind::{self, is_mounted},
     claim::{ClaimAttempt, NodePath, PersistentSource},
     plan::Planning,
     programs,
@@ -14,12 +15,11 @@ use crate::host::program::Program;
 use crate::model::PodUid;
 use crate::volumes::{
     HostPathCheck, Mounter, VolumeError, VolumeManagerInner, VolumePath, VolumePlugin,
-    error::{cannot, io_error},
+    error::io_error,
     mounter::unmount_beneath,
-    pod_dirs,
     pod_volumes::{Attempt, Kind, PlannedKind, ReadyVolume, SetUp},
 };
-use anyhow::{Context as _, anyhow};
+use anyhow::anyhow;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use std::{
@@ -162,27 +162,7 @@ async fn mount(
     // The teardown waits for the program, which ends at once then.
     let _running = volumes.program_guard()?;
     let mounter = &attempt.manager.mounter;
-    let prepared = {
-        let (pod, mounter) = (attempt.pod.clone(), mounter.clone());
-        let target = target.to_owned();
-        run_file_io(move || {
-            let _creating = pod.volumes.creation_guard()?;
-            let made = is_mounted(mounter.as_ref(), &target);
-            made.and_then(|is_mounted| {
-                if !is_mounted {
-                    make_directory(&target)?;
-                }
-                Ok(is_mounted)
-            })
-            .map_err(|error| VolumeError::set_up("", error))
-        })
-        .await?
-    };
-    let is_mounted_already = match prepared {
-        Err(VolumeError::SetUp { source, .. }) => return Err(fail(source)),
-        prepared => prepared?,
-    };
-    if is_mounted_already {
+    if bind::prepare(attempt, name, target).await? {
         return Ok(());
     }
     let args = nfs.args(read_only, target);
@@ -221,19 +201,6 @@ async fn mount(
             Err(fail(anyhow!(failure.of_mount(&args))))
         }
     }
-}
-
-/// Whether the path is a mount point, as the kernel lists it: the path itself may hang.
-fn is_mounted(mounter: &dyn Mounter, target: &Path) -> anyhow::Result<bool> {
-    let mounts = mounter.list().with_context(cannot("read the mounts of", target))?;
-    Ok(mounts.iter().any(|mount| mount.mount_point == target))
-}
-
-fn make_directory(target: &Path) -> anyhow::Result<()> {
-    if let Some(plugin) = target.parent() {
-        pod_dirs::create_dir(plugin, 0o750)?;
-    }
-    pod_dirs::create_dir(target, 0o750).map(drop)
 }
 
 /// Unmounts the pod's volumes, their sub-paths first.

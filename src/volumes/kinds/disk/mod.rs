@@ -5,10 +5,14 @@ mod rules;
 pub(super) use rules::{device_options as options, fs_type};
 
 use super::programs;
+use crate::base::spawn_blocking;
 use crate::host::program::Program;
-use crate::volumes::Mounter;
+use crate::volumes::{Mounter, VolumeError, pod_volumes::Attempt};
 use rules::DeviceStep;
-use std::{fs, io::Read as _, path::Path, time::Duration};
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+use std::{fs, sync::Arc, time::Duration};
+use tokio::sync::OwnedMutexGuard;
 use tokio_util::sync::CancellationToken;
 
 /// Timeout of programs that only read a little.
@@ -19,13 +23,13 @@ const LONG_LIMIT: Duration = Duration::from_secs(60 * 60);
 const DEVICE_HEAD: usize = 4096;
 
 /// A disk to mount.
-pub(super) struct Disk<'a> {
-    pub(super) mounter: &'a dyn Mounter,
+pub(super) struct Disk {
+    pub(super) mounter: Arc<dyn Mounter>,
     /// The name of its volume.
-    pub(super) volume: &'a str,
+    pub(super) volume: String,
     /// The path of the device.
-    pub(super) device: &'a str,
-    pub(super) fs_type: &'a str,
+    pub(super) device: String,
+    pub(super) fs_type: String,
     /// Its mount options; see [`options`].
     pub(super) options: Vec<String>,
     /// When this fires, the programs end and nothing is begun any more. Only what formats the disk goes on: half a file system
@@ -33,13 +37,37 @@ pub(super) struct Disk<'a> {
     pub(super) ended: CancellationToken,
 }
 
-impl Disk<'_> {
+/// Formats the disk if it is empty, and mounts it, on a thread. Nothing waits for the programs once the pod has ended, but the
+/// disk stays locked until the last one has.
+///
+/// # Errors
+/// The pod has ended; inside, as of [`Disk::format_and_mount`].
+pub(super) async fn mount(
+    attempt: &Attempt,
+    disk: Disk,
+    target: PathBuf,
+    lock: OwnedMutexGuard<()>,
+) -> Result<Result<OwnedMutexGuard<()>, String>, VolumeError> {
+    let ended = &attempt.pod.volumes.ended;
+    // The programs may keep the thread for hours.
+    let permit = attempt.manager.local_threads.clone().acquire_owned();
+    let permit = ended.run_until_cancelled(permit).await;
+    let permit = permit.ok_or(VolumeError::Cancelled)?;
+    let mount = move || {
+        let _held = permit;
+        disk.format_and_mount(&target).map(|()| lock)
+    };
+    let mounted = ended.run_until_cancelled(spawn_blocking(mount)).await;
+    Ok(mounted.ok_or(VolumeError::Cancelled)??)
+}
+
+impl Disk {
     /// Formats the disk if it is empty, else checks it, and mounts it. Blocking.
     ///
     /// # Errors
     /// Upstream's texts.
     pub(super) fn format_and_mount(&self, target: &Path) -> Result<(), String> {
-        let (device, fs_type, options) = (self.device, self.fs_type, &self.options);
+        let (device, fs_type, options) = (&self.device, &self.fs_type, &self.options);
         let found = self.format()?;
         self.is_wanted()?;
         match rules::device_step(found.as_deref(), rules::is_read_only(options)) {
@@ -63,7 +91,7 @@ impl Disk<'_> {
             );
         }
         let args = rules::mount_args(device, fs_type, options, &target.to_string_lossy());
-        programs::mount(self.mounter, &args, LONG_LIMIT, &self.ended)
+        programs::mount(self.mounter.as_ref(), &args, LONG_LIMIT, &self.ended)
     }
 
     fn is_wanted(&self) -> Result<(), String> {
@@ -80,10 +108,10 @@ impl Disk<'_> {
 
     /// The format of the device; `None` if it is empty.
     fn format(&self) -> Result<Option<String>, String> {
-        let device = self.device;
+        let device = &self.device;
         let failed = |why| format!("failed to get disk format of disk {device}: {why}");
         let blkid = self.program("blkid", &rules::probe_args(device), SHORT_LIMIT);
-        let end = programs::run(self.mounter, blkid);
+        let end = programs::run(self.mounter.as_ref(), blkid);
         let found = end.and_then(|end| rules::format_of(&end)).map_err(failed)?;
         if found.is_none() {
             // `blkid` also finds nothing on a device that cannot be read.
@@ -95,7 +123,7 @@ impl Disk<'_> {
     }
 
     fn make_file_system(&self, target: &Path) -> Result<(), String> {
-        let (device, fs_type) = (self.device, self.fs_type);
+        let (device, fs_type) = (&self.device, &self.fs_type);
         let (program, args) = rules::format_command(fs_type, device);
         tracing::info!(
             volume = self.volume,
@@ -117,9 +145,9 @@ impl Disk<'_> {
 
     /// Checks the file system. It is not mounted only if errors are left.
     fn check(&self) -> Result<(), String> {
-        let device = self.device;
+        let device = &self.device;
         let fsck = self.program("fsck", &rules::check_args(device), LONG_LIMIT);
-        match programs::run(self.mounter, fsck) {
+        match programs::run(self.mounter.as_ref(), fsck) {
             Ok(end) if rules::has_errors_left(&end) => Err(format!(
                 "'fsck' found errors on device {device} but could not correct them: {}",
                 programs::output(&end)

@@ -13,7 +13,7 @@ use crate::volumes::{
     FlexDevice, VolumeError, VolumeManagerInner,
     error::{cannot, io_error},
     kinds::{
-        bind::{ended_or, is_mounted},
+        bind::{ended_or, is_mounted, make_dir},
         disk::{self, Disk},
         releases::MountedDevices,
     },
@@ -24,11 +24,10 @@ use anyhow::{Context as _, anyhow};
 use futures::future::BoxFuture;
 use std::{
     fs, io,
-    os::unix::fs::DirBuilderExt as _,
     path::{Path, PathBuf},
     sync::Arc,
 };
-use tokio::{sync::OwnedMutexGuard, task::JoinError};
+use tokio::task::JoinError;
 use tokio_util::sync::CancellationToken;
 
 /// Waits until the volume is attached, and mounts its device unless it is mounted for another pod. `options` are the
@@ -51,12 +50,7 @@ pub(super) async fn set_up(
         source: error,
     };
     let make = target.clone();
-    let made = run_file_io(move || {
-        let mut builder = fs::DirBuilder::new();
-        let made = builder.recursive(true).mode(0o750).create(&make);
-        made.with_context(cannot("make directory", &make))
-    });
-    made.await?.map_err(fail)?;
+    run_file_io(move || make_dir(&make)).await?.map_err(fail)?;
     // Without it in the Node's list the volume would not be attached.
     let devices = manager.read_devices().await?;
     devices.context("cannot list the devices of flexVolumes").map_err(fail)?;
@@ -79,48 +73,29 @@ pub(super) async fn set_up(
         Ok(_) => Ok(target),
         Err(CallError::Failed(why)) => Err(done(why)),
         Err(CallError::NotSupported) => {
-            let mounted = mount_disk(attempt, spec.clone(), path, target.clone(), lock);
-            mounted.await?.map_err(done)?;
+            let disk = disk_of(attempt, spec, path).map_err(done)?;
+            disk::mount(attempt, disk, target.clone(), lock).await?.map_err(done)?;
             Ok(target)
         }
     }
 }
 
-/// What the kubelet does for a driver that leaves `mountdevice` to it. Nothing waits for the programs once the pod has ended,
-/// but the device stays locked until the last one has.
-async fn mount_disk(
-    attempt: &Attempt,
-    spec: FlexSpec,
-    device: String,
-    target: PathBuf,
-    lock: OwnedMutexGuard<()>,
-) -> Result<Result<(), String>, VolumeError> {
-    let (manager, ended) = (attempt.manager.clone(), &attempt.pod.volumes.ended);
+/// The disk of a driver that leaves `mountdevice` to the kubelet.
+fn disk_of(attempt: &Attempt, spec: &FlexSpec, device: String) -> Result<Disk, String> {
     let Some(fs_type) = disk::fs_type(Some(&spec.fs_type)) else {
-        return Ok(Err(format!("the file system {:?} is invalid", spec.fs_type)));
+        return Err(format!("the file system {:?} is invalid", spec.fs_type));
     };
     if device.is_empty() {
-        return Ok(Err("the volume is attached without a device path".to_owned()));
+        return Err("the volume is attached without a device path".to_owned());
     }
-    // The programs may keep the thread for hours.
-    let permit = manager.local_threads.clone().acquire_owned();
-    let permit = ended.run_until_cancelled(permit).await;
-    let permit = permit.ok_or(VolumeError::Cancelled)?;
-    let programs_end = ended.clone();
-    let mount = move || {
-        let _held = (permit, lock);
-        let disk = Disk {
-            mounter: manager.mounter.as_ref(),
-            volume: &spec.name,
-            device: &device,
-            fs_type: &fs_type,
-            options: disk::options(&[], spec.read_only),
-            ended: programs_end,
-        };
-        disk.format_and_mount(&target)
-    };
-    let mounted = ended.run_until_cancelled(spawn_blocking(mount)).await;
-    Ok(mounted.ok_or(VolumeError::Cancelled)??)
+    Ok(Disk {
+        mounter: attempt.manager.mounter.clone(),
+        volume: spec.name.clone(),
+        device,
+        fs_type,
+        options: disk::options(&[], spec.read_only),
+        ended: attempt.pod.volumes.ended.clone(),
+    })
 }
 
 impl VolumeManagerInner {

@@ -209,14 +209,7 @@ async fn set_up(attempt: &Attempt, spec: &FlexSpec) -> Result<VolumePath, Volume
     })?;
     // The teardown waits for the programs, which end at once then.
     let _running = pod.volumes.program_guard()?;
-    let prepare = {
-        let (pod, mounter, target) = (pod.clone(), manager.mounter.clone(), target.clone());
-        run_file_io(move || -> Result<anyhow::Result<bool>, VolumeError> {
-            let _creating = pod.volumes.creation_guard()?;
-            Ok(prepare(mounter.as_ref(), &target))
-        })
-    };
-    if !prepare.await??.map_err(fail)?
+    if !prepare(attempt, &spec.name, &target).await?
         && let Err(error) = mount(attempt, spec, &driver, &target).await
     {
         // If the driver has mounted something, it stays for the next attempt, or for the end of the pod.

@@ -9,6 +9,7 @@ pub(super) use rules::bind_args;
 
 use super::{
     KindRow,
+    bind::make_dir,
     claim::{ClaimAttempt, NodePath, PersistentSource},
     disk::{self, Disk},
     host_path, programs,
@@ -33,7 +34,7 @@ use rustix::{
 use serde_json::json;
 use std::{
     fs, io,
-    os::unix::fs::{DirBuilderExt, FileTypeExt},
+    os::unix::fs::FileTypeExt,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -184,10 +185,10 @@ impl LocalVolume<'_> {
         make_dir(&target).map_err(fail)?;
         let options = &self.mount.options;
         let disk = Disk {
-            mounter: self.mounter,
-            volume: self.name,
-            device: self.path,
-            fs_type: &self.mount.fs_type,
+            mounter: self.claim.attempt.manager.mounter.clone(),
+            volume: self.name.to_owned(),
+            device: self.path.to_owned(),
+            fs_type: self.mount.fs_type.clone(),
             options: disk::options(options, self.claim.claim.read_only),
             ended: CancellationToken::new(),
         };
@@ -309,10 +310,4 @@ fn release(root: &KubeletRoot, mounter: &dyn Mounter, volume: &str) {
     if let Err(error) = released {
         tracing::warn!(volume, path = %target.display(), err = %error, "Failed to unmount device");
     }
-}
-
-fn make_dir(path: &Path) -> anyhow::Result<()> {
-    let mut builder = fs::DirBuilder::new();
-    let made = builder.recursive(true).mode(0o750).create(path);
-    made.with_context(cannot("make directory", path))
 }

@@ -1,6 +1,7 @@
 //! Disks of mode Block: the device is bound in the disk's directory, once per pod, and linked to from the pod's.
 
-use super::{DiskVolume, make_dir};
+use super::super::bind::make_dir;
+use super::DiskVolume;
 use crate::base::{atomic_file, if_exists, spawn_blocking};
 use crate::model::PodUid;
 use crate::volumes::{

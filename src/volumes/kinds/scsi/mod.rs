@@ -17,7 +17,7 @@ pub(super) use block::tear_down;
 pub(super) use sysfs::ScsiDisks;
 
 use super::{
-    bind::{self, ended_or, is_mounted},
+    bind::{self, ended_or, is_mounted, make_dir},
     claim::{ClaimAttempt, NodePath, PersistentSource},
     disk::{self, Disk},
     local::bind_args,
@@ -41,12 +41,10 @@ use serde_json::json;
 use std::{
     collections::BTreeSet,
     fs, io,
-    os::unix::fs::DirBuilderExt as _,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
 };
-use tokio::sync::OwnedMutexGuard;
 
 /// Timeout of programs that only change a mount or a device.
 const SHORT_LIMIT: Duration = Duration::from_secs(60);
@@ -135,6 +133,17 @@ impl DiskVolume {
         }
     }
 
+    fn disk(&self, attempt: &Attempt, device: &Path) -> Disk {
+        Disk {
+            mounter: attempt.manager.mounter.clone(),
+            volume: self.name.clone(),
+            device: device.to_string_lossy().into_owned(),
+            fs_type: self.fs_type.clone(),
+            options: disk::options(&self.options, self.read_only),
+            ended: attempt.pod.volumes.ended.clone(),
+        }
+    }
+
     fn wait_failed(&self, source: anyhow::Error) -> VolumeError {
         let volume = self.name.clone();
         if self.dir.is_block {
@@ -189,7 +198,12 @@ pub(super) async fn set_up(
     let is_mounted = run_file_io(move || is_mounted(mounter.as_ref(), &at)).await?;
     if !is_mounted.map_err(fail)? {
         let device = attach.await?;
-        lock = mount_disk(attempt, volume, device, path.clone(), lock).await?;
+        let disk = volume.disk(attempt, &device);
+        let mounted = disk::mount(attempt, disk, path.clone(), lock).await?;
+        lock = mounted.map_err(|why| VolumeError::MountDevice {
+            volume: volume.name.clone(),
+            source: anyhow!(why),
+        })?;
     }
     let target = attempt.pod.directory.volume(volume.dir.plugin.plugin(), &volume.name)?;
     bind(attempt, volume, &path, &target).await?;
@@ -202,41 +216,6 @@ pub(super) async fn set_up(
     })
 }
 
-/// Formats the disk if it is empty, and mounts it. Nothing waits for the programs once the pod has ended, but the disk stays
-/// locked until the last one has.
-async fn mount_disk(
-    attempt: &Attempt,
-    volume: &DiskVolume,
-    device: PathBuf,
-    target: PathBuf,
-    lock: OwnedMutexGuard<()>,
-) -> Result<OwnedMutexGuard<()>, VolumeError> {
-    let (manager, ended) = (attempt.manager.clone(), &attempt.pod.volumes.ended);
-    // The programs may keep the thread for hours.
-    let permit = manager.local_threads.clone().acquire_owned();
-    let permit = ended.run_until_cancelled(permit).await;
-    let permit = permit.ok_or(VolumeError::Cancelled)?;
-    let (of, programs_end) = (volume.clone(), ended.clone());
-    let mount = move || {
-        let _held = permit;
-        let disk = Disk {
-            mounter: manager.mounter.as_ref(),
-            volume: &of.name,
-            device: &device.to_string_lossy(),
-            fs_type: &of.fs_type,
-            options: disk::options(&of.options, of.read_only),
-            ended: programs_end,
-        };
-        let mounted = disk.format_and_mount(&target);
-        mounted.map(|()| lock)
-    };
-    let mounted = ended.run_until_cancelled(spawn_blocking(mount)).await;
-    mounted.ok_or(VolumeError::Cancelled)??.map_err(|why| VolumeError::MountDevice {
-        volume: volume.name.clone(),
-        source: anyhow!(why),
-    })
-}
-
 /// Binds the mounted disk into the pod's directory, with the volume's options, and gives its files to the pod's group.
 async fn bind(
     attempt: &Attempt,
@@ -245,15 +224,7 @@ async fn bind(
     target: &Path,
 ) -> Result<(), VolumeError> {
     let fail = |error| VolumeError::set_up(&volume.name, error);
-    let prepare = {
-        let (pod, mounter) = (attempt.pod.clone(), attempt.manager.mounter.clone());
-        let target = target.to_owned();
-        move || -> Result<anyhow::Result<bool>, VolumeError> {
-            let _creating = pod.volumes.creation_guard()?;
-            Ok(bind::prepare(mounter.as_ref(), &target))
-        }
-    };
-    let is_bound = run_file_io(prepare).await??.map_err(fail)?;
+    let is_bound = bind::prepare(attempt, &volume.name, target).await?;
     if !is_bound {
         bind::bind(attempt, source, target).await?.map_err(fail)?;
     }
@@ -442,10 +413,4 @@ pub(super) fn preferred(disks: &ScsiDisks, devices: &[PathBuf]) -> Option<PathBu
 
 fn lock_of(path: &Path) -> String {
     path.to_string_lossy().into_owned()
-}
-
-fn make_dir(path: &Path) -> anyhow::Result<()> {
-    let mut builder = fs::DirBuilder::new();
-    let made = builder.recursive(true).mode(0o750).create(path);
-    made.with_context(cannot("make directory", path))
 }

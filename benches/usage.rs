@@ -13,21 +13,17 @@
     clippy::indexing_slicing
 )]
 
-use kubelet::{
-    base::metrics::Metrics,
-    cri::{CriConnection, CriMetrics, ImageClient, RuntimeClient, RuntimeEndpoint},
-    host::HostMachine,
-    model::{ContainerState, ContainerStatus, SandboxStatus},
-    node::stats::{Stats, StatsDeps, SystemCgroups},
-    state::pod_cache::{self, InspectedItem, ItemId, PodCacheWriter, PodRef},
-};
-use std::{
-    fs,
-    path::PathBuf,
-    process::{Child, Command, Stdio},
-    sync::Arc,
-    time::Duration,
-};
+use kubelet::base::metrics::Metrics;
+use kubelet::cri::{CriConnection, CriMetrics, ImageClient, RuntimeClient, RuntimeEndpoint};
+use kubelet::host::HostMachine;
+use kubelet::model::{ContainerState, ContainerStatus, SandboxStatus};
+use kubelet::node::stats::{Stats, StatsDeps, SystemCgroups};
+use kubelet::state::pod_cache::{self, InspectedItem, ItemId, PodCacheWriter, PodRef};
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
 
 /// Scrapes that are averaged.
 const SCRAPES: u32 = 10;

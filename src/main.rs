@@ -1,18 +1,18 @@
 //! The kubelet binary: parses arguments, then runs the kubelet or a subcommand.
 
 use anyhow::Context as _;
-use kubelet::{
-    app::App,
-    base::{error_chain, panics},
-    cli::{self, Command},
-    config::{
-        self, COMMIT, Flags, HostFacts, KubeletConfig, NODE_VERSION,
-        logging::{LogControl, LogFormat},
-    },
-    host::ServiceManager,
-    resources::cm::enter_kubelet_cgroup,
-};
-use std::{env, fmt, io::Write as _, path::Path, process::ExitCode, time::Duration};
+use kubelet::app::App;
+use kubelet::base::{error_chain, panics};
+use kubelet::cli::{self, Command};
+use kubelet::config::logging::{LogControl, LogFormat};
+use kubelet::config::{self, COMMIT, Flags, HostFacts, KubeletConfig, NODE_VERSION};
+use kubelet::host::ServiceManager;
+use kubelet::resources::cm::enter_kubelet_cgroup;
+use std::io::Write as _;
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Duration;
+use std::{env, fmt};
 
 fn main() -> ExitCode {
     kubelet::host::memory::limit_malloc_arenas();

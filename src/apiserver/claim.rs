@@ -8,20 +8,14 @@
 //! * Must never treat a failed request as a missing claim.
 //! * Upstream: the claims of `pkg/kubelet/volumemanager/populator`.
 
-use super::{
-    ApiError, ApiServer, ResourcePath,
-    subscriptions::{NoValue, Publisher, Subscriptions},
-};
-use crate::{
-    base::{DirtySet, clock, error_chain},
-    model::PodUid,
-};
+use super::subscriptions::{NoValue, Publisher, Subscriptions};
+use super::{ApiError, ApiServer, ResourcePath};
+use crate::base::{DirtySet, clock, error_chain};
+use crate::model::PodUid;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-    time::Duration,
-};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
 
 /// The delay before the next read, doubling from `FIRST_DELAY` to `MAX_DELAY`.
 const FIRST_DELAY: Duration = Duration::from_millis(200);

@@ -1,10 +1,14 @@
 //! Readers for the API objects that pods refer to.
 
-use super::{
-    ApiServer, claim::ApiPersistentVolumeClaims, configmap_secret::ConfigMapSecretReader,
-    csi_driver::CsiDriverLister, runtime_class::RuntimeClasses, service::Services, token::Tokens,
-    trust_bundle::TrustBundles, volume_attachment::VolumeAttachments,
-};
+use super::ApiServer;
+use super::claim::ApiPersistentVolumeClaims;
+use super::configmap_secret::ConfigMapSecretReader;
+use super::csi_driver::CsiDriverLister;
+use super::runtime_class::RuntimeClasses;
+use super::service::Services;
+use super::token::Tokens;
+use super::trust_bundle::TrustBundles;
+use super::volume_attachment::VolumeAttachments;
 use crate::base::Tasks;
 use std::path::PathBuf;
 

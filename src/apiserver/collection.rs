@@ -1,19 +1,17 @@
 //! A watched copy of all objects of one kind in the cluster, reduced to the fields that the kubelet needs.
 
 use super::{ApiServer, Selection, WatchEvent};
-use crate::{
-    base::{DirtySet, error_chain},
-    model::PodUid,
-};
-use k8s_openapi::{Metadata, apimachinery::pkg::apis::meta::v1::ObjectMeta};
+use crate::base::{DirtySet, error_chain};
+use crate::model::PodUid;
+use k8s_openapi::Metadata;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use parking_lot::Mutex;
 use serde::de::DeserializeOwned;
-use std::{
-    collections::{BTreeMap, HashSet},
-    sync::Arc,
-    time::Duration,
-};
-use tokio::{sync::watch, time::timeout};
+use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 /// How long a pod sync waits for the first list.

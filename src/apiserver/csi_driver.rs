@@ -11,12 +11,11 @@ use super::{ApiError, ApiItem, ApiServer, Selection, WatchEvent};
 use crate::base::error_chain;
 use k8s_openapi::api::storage::v1::CSIDriver;
 use parking_lot::Mutex;
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-    time::Duration,
-};
-use tokio::{sync::watch, time::timeout};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 /// How long a lookup waits for the first list.
@@ -305,10 +304,8 @@ fn reason(error: &ApiError) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::apiserver::{
-        Unreadable,
-        tests::stored::{Mode, Stored},
-    };
+    use crate::apiserver::Unreadable;
+    use crate::apiserver::tests::stored::{Mode, Stored};
     use serde_json::{Value, json};
 
     fn item(name: &str, spec: Value) -> ApiItem<CSIDriver> {

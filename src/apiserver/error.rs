@@ -2,7 +2,9 @@
 
 use http::StatusCode;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Status;
-use std::{error::Error, io, time::Duration};
+use std::error::Error;
+use std::io;
+use std::time::Duration;
 
 /// Maximum length of the API server's text in an error, bytes.
 const MAX_TEXT: usize = 512;

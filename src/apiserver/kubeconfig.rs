@@ -1,32 +1,27 @@
 //! Builds a client from a kubeconfig file, and again when the file, or one that it refers to, changes.
 
-use super::{
-    ApiError, ClientIdentity,
-    transport::{Transport, place},
-};
+use super::transport::{Transport, place};
+use super::{ApiError, ClientIdentity};
+use crate::base::proxy::{Proxy, ProxyEnvironment};
 use crate::base::{
-    FileVersion, Reloaded, SecretUrl, atomic_file, clock, error_chain,
-    proxy::{Proxy, ProxyEnvironment},
-    spawn_blocking, x509,
+    FileVersion, Reloaded, SecretUrl, atomic_file, clock, error_chain, spawn_blocking, x509,
 };
 use anyhow::Context as _;
-use base64::{Engine as _, engine::general_purpose::STANDARD};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use futures::FutureExt as _;
 use kube::config::{
     AuthInfo, Cluster, Config, Context, KubeConfigOptions, Kubeconfig, KubeconfigError,
 };
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _};
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use secrecy::ExposeSecret as _;
 use serde_json::json;
-use std::{
-    fs,
-    path::{Path, PathBuf},
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    time::SystemTime,
-};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::SystemTime;
 
 /// The connections with one set of credentials, and the files that these come from.
 pub(super) struct ApiConnection {

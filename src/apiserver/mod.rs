@@ -45,18 +45,19 @@ pub use review::TIMEOUT;
 pub use watch::{ApiItem, ListWatch, Selection, Unreadable, WatchEvent};
 
 use self::metrics::ApiRequestMetrics;
-use crate::base::{Reloaded, clock, metrics::Metrics, proxy::ProxyEnvironment};
+use crate::base::metrics::Metrics;
+use crate::base::proxy::ProxyEnvironment;
+use crate::base::{Reloaded, clock};
 use kubeconfig::ApiConnection;
 use rate_limit::{RateLimit, RequestClass};
 use recovery::Availability;
-use std::{
-    fmt,
-    path::{Path, PathBuf},
-    sync::Arc,
-    time::Duration,
-};
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
 use storage::StorageVersions;
-use tokio::{sync::Semaphore, time::sleep};
+use tokio::sync::Semaphore;
+use tokio::time::sleep;
 
 /// Maximum number of concurrent list pages, except for pods and nodes.
 const MAX_PAGES: usize = 16;

@@ -1,6 +1,7 @@
 //! PEM encoding with Go's layout. Pure.
 
-use base64::{Engine as _, engine::general_purpose::STANDARD};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 
 /// Characters per line.
 const LINE: usize = 64;

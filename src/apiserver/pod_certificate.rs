@@ -15,39 +15,26 @@ pub use certificate::{
     CertificateNotice, FoundCertificates, PodCertificate, PodCertificateError, PodCertificateKey,
 };
 
-use super::{
-    ApiError, ApiServer, ResourcePath, Selection, WatchEvent,
-    subscriptions::{NoValue, Publisher, Subscriptions, sleep_until_time},
-};
-use crate::{
-    base::{
-        DirtySet, clock, error_chain,
-        metrics::{AtScrape, Metrics, ScrapeSample},
-        spawn_blocking,
-    },
-    model::PodUid,
-};
+use super::subscriptions::{NoValue, Publisher, Subscriptions, sleep_until_time};
+use super::{ApiError, ApiServer, ResourcePath, Selection, WatchEvent};
+use crate::base::metrics::{AtScrape, Metrics, ScrapeSample};
+use crate::base::{DirtySet, clock, error_chain, spawn_blocking};
+use crate::model::PodUid;
 use anyhow::Context as _;
 use bytes::Bytes;
 use jiff::Timestamp;
-use k8s_openapi::api::{
-    certificates::v1beta1::PodCertificateRequest,
-    core::v1::{Node, ServiceAccount},
-};
+use k8s_openapi::api::certificates::v1beta1::PodCertificateRequest;
+use k8s_openapi::api::core::v1::{Node, ServiceAccount};
 use key::{KeyAndRequest, KeyType};
 use parking_lot::Mutex;
 use rules::{CertificateState, NoCertificate, Refusal, SignerDecision};
-use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
-    convert::Infallible,
-    future::pending,
-    sync::Arc,
-    time::Duration,
-};
-use tokio::{
-    sync::{Semaphore, mpsc, watch},
-    time::sleep,
-};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::convert::Infallible;
+use std::future::pending;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::time::sleep;
 
 /// Maximum number of keys that are generated at the same time: an RSA key takes seconds of CPU time.
 const MAX_KEYS: usize = 1;

@@ -2,15 +2,12 @@
 //! for each, instead of one for each request that fails, and a few urgent requests need not wait for their back-off.
 
 use super::{ApiError, ApiServer};
-use crate::base::{
-    clock::{self, Instant},
-    error_chain,
-};
-use std::{
-    sync::atomic::{AtomicBool, AtomicU64, Ordering},
-    time::Duration,
-};
-use tokio::{sync::watch, time::sleep_until};
+use crate::base::clock::{self, Instant};
+use crate::base::error_chain;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::time::sleep_until;
 
 /// Maximum delay of a request after a recovery. The delay is random, so that nodes do not send requests all at once.
 const MAX_WAIT: Duration = Duration::from_millis(400);

@@ -1,6 +1,8 @@
 //! Typed requests: one attempt each, with a deadline. Callers retry.
 
-use super::{ApiError, ApiServer, metrics::CountedMethod as Counted, rate_limit::RequestClass};
+use super::metrics::CountedMethod as Counted;
+use super::rate_limit::RequestClass;
+use super::{ApiError, ApiServer};
 use crate::base::clock::{self, Instant};
 use bytes::Bytes;
 use http::{Method, Request, Response, header};
@@ -10,9 +12,11 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{DeleteOptions, ObjectMeta};
 use k8s_openapi::{Metadata, Resource};
 use kube::client::Body;
 use percent_encoding::{AsciiSet, CONTROLS, NON_ALPHANUMERIC, utf8_percent_encode};
-use serde::{Serialize, de::DeserializeOwned};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
-use std::{fmt::Write as _, time::Duration};
+use std::fmt::Write as _;
+use std::time::Duration;
 use tokio::time::timeout;
 
 /// Deadline of one request.

@@ -1,19 +1,18 @@
 //! TokenReviews and SubjectAccessReviews.
 
-use super::{ApiError, ApiServer, metrics::CountedMethod as Counted, request::path};
+use super::metrics::CountedMethod as Counted;
+use super::request::path;
+use super::{ApiError, ApiServer};
 use crate::base::clock;
 use bytes::Bytes;
 use http::Method;
-use k8s_openapi::{
-    Resource,
-    api::{
-        authentication::v1::{TokenReview, TokenReviewSpec, TokenReviewStatus},
-        authorization::v1::{
-            SubjectAccessReview, SubjectAccessReviewSpec, SubjectAccessReviewStatus,
-        },
-    },
+use k8s_openapi::Resource;
+use k8s_openapi::api::authentication::v1::{TokenReview, TokenReviewSpec, TokenReviewStatus};
+use k8s_openapi::api::authorization::v1::{
+    SubjectAccessReview, SubjectAccessReviewSpec, SubjectAccessReviewStatus,
 };
-use serde::{Serialize, de::DeserializeOwned};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use std::time::Duration;
 use tokio::time::{sleep, timeout_at};
 

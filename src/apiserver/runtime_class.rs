@@ -5,11 +5,10 @@
 //! * Must never treat a failed request as a missing class.
 //! * Upstream: `pkg/kubelet/runtimeclass`.
 
-use super::{ApiServer, collection::Collection};
-use crate::{
-    base::DirtySet,
-    model::{Pod, PodExt as _, PodUid},
-};
+use super::ApiServer;
+use super::collection::Collection;
+use crate::base::DirtySet;
+use crate::model::{Pod, PodExt as _, PodUid};
 use k8s_openapi::api::node::v1::RuntimeClass;
 use std::sync::Arc;
 use tokio_util::sync::CancellationToken;

@@ -6,20 +6,17 @@
 //! * Must never treat a failed request as an empty list.
 //! * Upstream: the service lister of `pkg/kubelet`.
 
-use super::{ApiServer, collection::Collection};
-use crate::{
-    base::{DirtySet, atomic_file, run_file_io},
-    model::{Pod, PodExt as _, PodUid},
-};
+use super::ApiServer;
+use super::collection::Collection;
+use crate::base::{DirtySet, atomic_file, run_file_io};
+use crate::model::{Pod, PodExt as _, PodUid};
 use k8s_openapi::api::core::v1 as api;
 use serde::{Deserialize, Serialize};
-use std::{
-    collections::BTreeMap,
-    fs, io,
-    path::{Path, PathBuf},
-    sync::Arc,
-    time::Duration,
-};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+use std::{fs, io};
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 

@@ -7,7 +7,8 @@
 use super::ApiServer;
 use crate::base::clock::{self, Instant};
 use parking_lot::Mutex;
-use std::{collections::HashMap, time::Duration};
+use std::collections::HashMap;
+use std::time::Duration;
 use tokio::sync::watch;
 
 /// Minimum time between two lists of everything because of suspicions.

@@ -1,30 +1,19 @@
 //! Values from the API server that pods use: one task per value keeps it up to date while a pod uses it.
 
-use crate::{
-    base::{
-        DirtySet, ScopedTask,
-        clock::{self, Instant},
-        panics::{PanicScope, catch_panic},
-        spawn_scoped,
-    },
-    model::PodUid,
-};
+use crate::base::clock::{self, Instant};
+use crate::base::panics::{PanicScope, catch_panic};
+use crate::base::{DirtySet, ScopedTask, spawn_scoped};
+use crate::model::PodUid;
 use jiff::{SignedDuration, Timestamp};
 use parking_lot::Mutex;
-use std::{
-    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
-    future::Future,
-    hash::Hash,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    time::Duration,
-};
-use tokio::{
-    sync::watch,
-    time::{sleep, sleep_until},
-};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::future::Future;
+use std::hash::Hash;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::time::{sleep, sleep_until};
 
 /// How long a pod sync waits for the first value if requests fail, as upstream waits for its cache.
 const TIMEOUT_AFTER_FAILURE: Duration = Duration::from_secs(1);

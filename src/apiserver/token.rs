@@ -6,30 +6,22 @@
 //! * Must never log a token, or remove one before it expires because it cannot be renewed.
 //! * Upstream: `pkg/kubelet/token`.
 
-use super::{
-    ApiError, ApiServer, ResourcePath,
-    subscriptions::{NoValue, Publisher, Subscriptions, sleep_until_time},
-};
+use super::subscriptions::{NoValue, Publisher, Subscriptions, sleep_until_time};
+use super::{ApiError, ApiServer, ResourcePath};
 use crate::base::clock::{self, Instant};
 use crate::base::{DirtySet, SingleFlight, error_chain};
 use crate::model::PodUid;
 use bytes::Bytes;
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::api::{
-    authentication::v1::{BoundObjectReference, TokenRequest, TokenRequestSpec},
-    core::v1::ServiceAccount,
-};
+use k8s_openapi::api::authentication::v1::{BoundObjectReference, TokenRequest, TokenRequestSpec};
+use k8s_openapi::api::core::v1::ServiceAccount;
 use parking_lot::Mutex;
-use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
-    fmt,
-    sync::Arc,
-    time::Duration,
-};
-use tokio::{
-    sync::Semaphore,
-    time::{sleep, sleep_until},
-};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::Semaphore;
+use tokio::time::{sleep, sleep_until};
 
 /// Maximum age of a token before it is renewed, however long its lifetime.
 const MAX_AGE: SignedDuration = SignedDuration::from_hours(24);

@@ -5,38 +5,29 @@
 //! and the status of the node have their own connection, so that they never wait.
 
 use super::ApiError;
-use crate::base::{
-    clock::{self, Instant},
-    panics::PanicScope,
-    proxy::{Proxy, ProxyConnector},
-    spawn, x509,
-};
+use crate::base::clock::{self, Instant};
+use crate::base::panics::PanicScope;
+use crate::base::proxy::{Proxy, ProxyConnector};
+use crate::base::{spawn, x509};
 use http::{Request, Response, StatusCode};
 use hyper::body::Incoming;
 use hyper_rustls::{FixedServerNameResolver, HttpsConnector, HttpsConnectorBuilder};
-use hyper_util::{
-    client::legacy::{self, connect::HttpConnector},
-    rt::{TokioExecutor, TokioTimer},
-};
-use kube::{
-    Client, Config,
-    client::{AuthError, Body, ConfigExt as _},
-};
+use hyper_util::client::legacy;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::{TokioExecutor, TokioTimer};
+use kube::client::{AuthError, Body, ConfigExt as _};
+use kube::{Client, Config};
 use parking_lot::Mutex;
-use rustls::{ClientConfig, pki_types::ServerName};
-use std::{
-    error::Error,
-    fmt,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
-    },
-    time::{Duration, SystemTime},
-};
+use rustls::ClientConfig;
+use rustls::pki_types::ServerName;
+use std::error::Error;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, SystemTime};
 use tokio::sync::Mutex as AsyncMutex;
-use tower::{
-    BoxError, Service as _, ServiceBuilder, ServiceExt as _, service_fn, util::BoxService,
-};
+use tower::util::BoxService;
+use tower::{BoxError, Service as _, ServiceBuilder, ServiceExt as _, service_fn};
 
 /// Maximum number of watches on one connection.
 const MAX_WATCHES: usize = 64;

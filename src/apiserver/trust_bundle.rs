@@ -6,25 +6,19 @@
 //! * Must never treat a failed request as a missing bundle.
 //! * Upstream: `pkg/kubelet/clustertrustbundle`.
 
-use super::{
-    ApiError, ApiItem, ApiServer, Selection, WatchEvent, pem,
-    subscriptions::{NoValue, Publisher, Subscriptions},
-};
-use crate::{
-    base::{DirtySet, error_chain},
-    model::PodUid,
-};
+use super::subscriptions::{NoValue, Publisher, Subscriptions};
+use super::{ApiError, ApiItem, ApiServer, Selection, WatchEvent, pem};
+use crate::base::{DirtySet, error_chain};
+use crate::model::PodUid;
 use bytes::Bytes;
-use k8s_openapi::{
-    api::{certificates::v1beta1::ClusterTrustBundle, core::v1::ClusterTrustBundleProjection},
-    apimachinery::pkg::apis::meta::v1::LabelSelector,
-};
+use k8s_openapi::api::certificates::v1beta1::ClusterTrustBundle;
+use k8s_openapi::api::core::v1::ClusterTrustBundleProjection;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube::core::{Selector, SelectorExt as _};
-use rustls::pki_types::{CertificateDer, pem::PemObject as _};
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-};
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject as _;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 /// Why trust anchors are not available; upstream's texts where it has one.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

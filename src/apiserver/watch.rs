@@ -2,29 +2,26 @@
 
 mod stream;
 
-use super::{
-    ApiError, ApiServer, Recovery,
-    metrics::CountedMethod as Counted,
-    rate_limit::RequestClass,
-    request::{parameter, path, request, whole},
-};
-use crate::base::{
-    ScopedTask,
-    clock::{self, Instant},
-    panics::PanicScope,
-    spawn_scoped,
-};
+use super::metrics::CountedMethod as Counted;
+use super::rate_limit::RequestClass;
+use super::request::{parameter, path, request, whole};
+use super::{ApiError, ApiServer, Recovery};
+use crate::base::clock::{self, Instant};
+use crate::base::panics::PanicScope;
+use crate::base::{ScopedTask, spawn_scoped};
 use bytes::Bytes;
 use http::Method;
-use k8s_openapi::{Resource, apimachinery::pkg::apis::meta::v1::ObjectMeta};
-use serde::{Deserialize, de::DeserializeOwned};
+use k8s_openapi::Resource;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
-use std::{mem, sync::Arc, time::Duration};
+use std::mem;
+use std::sync::Arc;
+use std::time::Duration;
 use stream::WatchStream;
-use tokio::{
-    sync::watch,
-    time::{sleep_until, timeout},
-};
+use tokio::sync::watch;
+use tokio::time::{sleep_until, timeout};
 use tower::BoxError;
 
 /// Objects per page of a list; halved when a page exceeds the maximum size of a response.

@@ -2,12 +2,10 @@
 //! checkpoints have to fit. Only reads.
 
 use super::{Finding, settings};
-use crate::{
-    base::{error_chain, spawn_blocking},
-    config::KubeletConfig,
-    host::{HostMachine, System},
-    resources::managers,
-};
+use crate::base::{error_chain, spawn_blocking};
+use crate::config::KubeletConfig;
+use crate::host::{HostMachine, System};
+use crate::resources::managers;
 
 /// What keeps the managers from starting.
 ///

@@ -26,29 +26,30 @@ pub use preflight::{
     preflight,
 };
 
-use crate::{
-    apiserver::{ApiServer, configmap_secret::ConfigMapSecretReader},
-    base::metrics::Metrics,
-    base::{TaskEnd, Tasks, panics::PanicScope, spawn, spawn_blocking},
-    config::{
-        FeatureGate, KUBERNETES_VERSION, KubeletConfig, NODE_VERSION, local_socket,
-        logging::{self, LogControl},
-    },
-    cri,
-    host::{
-        self, HostMachine, LockFile, ServiceManager, System, own_address,
-        process_metrics as host_process_metrics,
-    },
-    node::certificates,
-    pods::{PodsHandles, pleg, sync_loop::HOUSEKEEPING_PERIOD},
-    server::{self, CheckMetrics, HealthChecks, Ports, Process, ServerDeps},
-    state::pod_state_store::PodStateStore,
+use crate::apiserver::ApiServer;
+use crate::apiserver::configmap_secret::ConfigMapSecretReader;
+use crate::base::metrics::Metrics;
+use crate::base::panics::PanicScope;
+use crate::base::{TaskEnd, Tasks, spawn, spawn_blocking};
+use crate::config::logging::{self, LogControl};
+use crate::config::{FeatureGate, KUBERNETES_VERSION, KubeletConfig, NODE_VERSION, local_socket};
+use crate::cri;
+use crate::host::{
+    self, HostMachine, LockFile, ServiceManager, System, own_address,
+    process_metrics as host_process_metrics,
 };
+use crate::node::certificates;
+use crate::pods::sync_loop::HOUSEKEEPING_PERIOD;
+use crate::pods::{PodsHandles, pleg};
+use crate::server::{self, CheckMetrics, HealthChecks, Ports, Process, ServerDeps};
+use crate::state::pod_state_store::PodStateStore;
 use anyhow::Context as _;
 use node_check::{machine_problems, missing_resolv_conf};
 use open::Opened;
 use service_status::ServiceStatus;
-use std::{path::PathBuf, sync::Arc, time::Duration};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 
 /// Time for the tasks to stop.

@@ -1,24 +1,23 @@
 //! What the configuration needs of the node. Only reads: a port is bound for a moment at most.
 
-use crate::{
-    apiserver::{ApiError, ApiServer, ClientIdentity, ResourcePath, kubeconfig_certificate},
-    base::{clock, error_chain, metrics::Metrics, otel::Tracer, spawn_blocking, x509},
-    config::KubeletConfig,
-    cri::{self, RuntimeConfig},
-    host::{HostMachine, files::may_write, listener_of},
-    model::LenientNode,
-    node::certificates::client_identity,
-    server::tls::ServingCertificate,
-};
+use crate::apiserver::{ApiError, ApiServer, ClientIdentity, ResourcePath, kubeconfig_certificate};
+use crate::base::metrics::Metrics;
+use crate::base::otel::Tracer;
+use crate::base::{clock, error_chain, spawn_blocking, x509};
+use crate::config::KubeletConfig;
+use crate::cri::{self, RuntimeConfig};
+use crate::host::files::may_write;
+use crate::host::{HostMachine, listener_of};
+use crate::model::LenientNode;
+use crate::node::certificates::client_identity;
+use crate::server::tls::ServingCertificate;
 use anyhow::Context as _;
 use jiff::Timestamp;
 use serde::Serialize;
-use std::{
-    fs, io,
-    net::{SocketAddr, TcpListener},
-    path::{Path, PathBuf},
-    time::Duration,
-};
+use std::net::{SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use std::{fs, io};
 use tokio::time::timeout;
 
 /// How long the runtime, the API server and the file systems may take.

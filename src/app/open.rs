@@ -1,34 +1,34 @@
 //! Opens each area before the runtime has responded: reads the state on disk and builds the clients.
 
-use super::{
-    pod_certificates::{self, CertificateNotices},
-    settings,
-};
-use crate::{
-    apiserver::{ApiServer, ClusterObjects, token::IssuedTokens},
-    base::{atomic_file, clock, if_exists, metrics::Metrics, otel::Tracer},
-    config::{FeatureGate, KubeletConfig},
-    cri::{self, RuntimeClient},
-    host::HostMachine,
-    images::Images,
-    model::NodeFacts,
-    node::{
-        self,
-        event_sink::EventQueue,
-        stats::{Stats, StatsDeps},
-    },
-    pods::{self, PodsReader, PodsWriters},
-    resources::{self, pod_resources::PodResourcesSocket},
-    state::{self, Stores, Writers},
-    volumes::{
-        ClusterSources, HostMounter, KubeletRoot, ProjectQuotas, VolumeManager, VolumeMetrics,
-        csi::{CsiDrivers, CsiMetrics, inputs::CsiSources},
-        hosts_file, termination_logs,
-    },
+use super::pod_certificates::{self, CertificateNotices};
+use super::settings;
+use crate::apiserver::token::IssuedTokens;
+use crate::apiserver::{ApiServer, ClusterObjects};
+use crate::base::metrics::Metrics;
+use crate::base::otel::Tracer;
+use crate::base::{atomic_file, clock, if_exists};
+use crate::config::{FeatureGate, KubeletConfig};
+use crate::cri::{self, RuntimeClient};
+use crate::host::HostMachine;
+use crate::images::Images;
+use crate::model::NodeFacts;
+use crate::node;
+use crate::node::event_sink::EventQueue;
+use crate::node::stats::{Stats, StatsDeps};
+use crate::pods::{self, PodsReader, PodsWriters};
+use crate::resources;
+use crate::resources::pod_resources::PodResourcesSocket;
+use crate::state::{self, Stores, Writers};
+use crate::volumes::csi::inputs::CsiSources;
+use crate::volumes::csi::{CsiDrivers, CsiMetrics};
+use crate::volumes::{
+    ClusterSources, HostMounter, KubeletRoot, ProjectQuotas, VolumeManager, VolumeMetrics,
+    hosts_file, termination_logs,
 };
 use anyhow::Context as _;
 use jiff::Timestamp;
-use std::{path::Path, sync::Arc};
+use std::path::Path;
+use std::sync::Arc;
 use tokio::sync::watch;
 
 /// What each area provides before the runtime has responded, bottom to top.

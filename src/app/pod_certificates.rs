@@ -1,18 +1,13 @@
 //! Pod certificates: their source, and events about their problems.
 
-use crate::{
-    apiserver::{
-        ApiServer,
-        pod_certificate::{CertificateNotice, PodCertificates},
-    },
-    base::{DirtySet, Tasks, metrics::Metrics},
-    config::{FeatureGate, KubeletConfig},
-    model::PodUid,
-    state::{
-        Stores,
-        events::{EventRecorder, ObjectRef},
-    },
-};
+use crate::apiserver::ApiServer;
+use crate::apiserver::pod_certificate::{CertificateNotice, PodCertificates};
+use crate::base::metrics::Metrics;
+use crate::base::{DirtySet, Tasks};
+use crate::config::{FeatureGate, KubeletConfig};
+use crate::model::PodUid;
+use crate::state::Stores;
+use crate::state::events::{EventRecorder, ObjectRef};
 use std::sync::Arc;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;

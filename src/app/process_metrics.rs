@@ -1,11 +1,10 @@
 //! Metrics of this process: its build, its node, its log.
 
-use crate::{
-    base::metrics::{AtScrape, Metrics},
-    base::panics,
-    config::{COMMIT, FeatureGate, KUBERNETES_VERSION, NODE_VERSION, logging::LogControl},
-    host::go_architecture,
-};
+use crate::base::metrics::{AtScrape, Metrics};
+use crate::base::panics;
+use crate::config::logging::LogControl;
+use crate::config::{COMMIT, FeatureGate, KUBERNETES_VERSION, NODE_VERSION};
+use crate::host::go_architecture;
 
 /// Registers the metrics.
 pub(super) fn register(node_name: &str, cgroup_v2: bool, metrics: &Metrics) {

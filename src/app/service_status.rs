@@ -1,11 +1,14 @@
 //! What `systemctl status` shows of the kubelet.
 
-use crate::{
-    apiserver::AwaySince, base::clock, host::ServiceManager, pods::pleg::RuntimeStateReader,
-    state::pod_manager::PodManager,
-};
-use std::{sync::Arc, time::Duration};
-use tokio::{sync::watch, time::sleep};
+use crate::apiserver::AwaySince;
+use crate::base::clock;
+use crate::host::ServiceManager;
+use crate::pods::pleg::RuntimeStateReader;
+use crate::state::pod_manager::PodManager;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 /// The status until the runtime has responded for the first time.

@@ -1,40 +1,38 @@
 //! Converts the kubelet's configuration to the settings of each area.
 
 use super::Periods;
-use crate::{
-    apiserver::ApiServer,
-    base::GoDuration,
-    config::{
-        FeatureGate, KubeletConfig, NODE_VERSION, kubelet_configuration::KubeletConfiguration,
-    },
-    host::HostMachine,
-    model::{AddressOrder, NodeFacts, PodSource, Quantity, validation::LocalConfigMapsAndSecrets},
-    node::{
-        self, NodeProfile,
-        certificates::CertificateDeps,
-        eviction::{
-            EvictionSettings,
-            thresholds::{thresholds, with_allocatable},
-        },
-        node_status::resources::ReservedResources,
-        shutdown::plan::{self, ShutdownPhase},
-        stats::{MeasureVolumes, SystemCgroups},
-    },
-    pods::{
-        self,
-        pod_config::{self, ApiConfig, FileConfig, HttpConfig, PostedPods},
-        sync_loop::ResizeRules,
-    },
-    resources::{
-        self, HealthDetail, MemoryQos, ResourceEnforcement, SwapBehavior, cm,
-        managers::NodeReserved, memory::NodeReservation,
-    },
-    runtime::kuberuntime::{self, GenerateSettings, log_paths},
-    server::{self, tls::ServingCertificate},
-    state::{self, Stores, node_object::HostIps},
-    volumes::{KubeletRoot, csi::manager::CsiVolumes},
-};
-use std::{collections::BTreeMap, net::IpAddr, path::PathBuf, sync::Arc, time::Duration};
+use crate::apiserver::ApiServer;
+use crate::base::GoDuration;
+use crate::config::kubelet_configuration::KubeletConfiguration;
+use crate::config::{FeatureGate, KubeletConfig, NODE_VERSION};
+use crate::host::HostMachine;
+use crate::model::validation::LocalConfigMapsAndSecrets;
+use crate::model::{AddressOrder, NodeFacts, PodSource, Quantity};
+use crate::node::certificates::CertificateDeps;
+use crate::node::eviction::EvictionSettings;
+use crate::node::eviction::thresholds::{thresholds, with_allocatable};
+use crate::node::node_status::resources::ReservedResources;
+use crate::node::shutdown::plan::{self, ShutdownPhase};
+use crate::node::stats::{MeasureVolumes, SystemCgroups};
+use crate::node::{self, NodeProfile};
+use crate::pods;
+use crate::pods::pod_config::{self, ApiConfig, FileConfig, HttpConfig, PostedPods};
+use crate::pods::sync_loop::ResizeRules;
+use crate::resources::managers::NodeReserved;
+use crate::resources::memory::NodeReservation;
+use crate::resources::{self, HealthDetail, MemoryQos, ResourceEnforcement, SwapBehavior, cm};
+use crate::runtime::kuberuntime::{self, GenerateSettings, log_paths};
+use crate::server;
+use crate::server::tls::ServingCertificate;
+use crate::state::node_object::HostIps;
+use crate::state::{self, Stores};
+use crate::volumes::KubeletRoot;
+use crate::volumes::csi::manager::CsiVolumes;
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::watch;
 
 pub(super) fn state(config: &KubeletConfig) -> state::Config {

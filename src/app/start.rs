@@ -1,26 +1,24 @@
 //! Starts each area once the runtime has responded, bottom to top.
 
-use super::{Periods, open::Opened, pod_certificates, settings};
-use crate::{
-    base::{Tasks, spawn_blocking},
-    config::{FeatureGate, KubeletConfig},
-    cri::{RuntimeFeatures, RuntimeInfo, features_store},
-    host::{System, memory, own_address},
-    model::{Pod, PodExt as _, is_terminal, validation::sysctl_allowlist::Allowlist},
-    node::{
-        self, NodeDeps,
-        csi_node::{NodeInfoDeps, NodeInfoManager},
-    },
-    pods::{self, PodsDeps, PodsHandles, PodsReader, sync_loop::AdmissionDeps},
-    resources::{self, Deps, PluginDeps, PodSetReader, plugin_manager::PluginHandler},
-    runtime::{
-        kuberuntime::{
-            KubeGenericRuntimeManager, RuntimeManagerDeps, UserNamespaces, log_paths::log_path,
-        },
-        logs::rotation::Rotation,
-    },
-    state::{Stores, node_object::HostIps},
-};
+use super::open::Opened;
+use super::{Periods, pod_certificates, settings};
+use crate::base::{Tasks, spawn_blocking};
+use crate::config::{FeatureGate, KubeletConfig};
+use crate::cri::{RuntimeFeatures, RuntimeInfo, features_store};
+use crate::host::{System, memory, own_address};
+use crate::model::validation::sysctl_allowlist::Allowlist;
+use crate::model::{Pod, PodExt as _, is_terminal};
+use crate::node::csi_node::{NodeInfoDeps, NodeInfoManager};
+use crate::node::{self, NodeDeps};
+use crate::pods::sync_loop::AdmissionDeps;
+use crate::pods::{self, PodsDeps, PodsHandles, PodsReader};
+use crate::resources::plugin_manager::PluginHandler;
+use crate::resources::{self, Deps, PluginDeps, PodSetReader};
+use crate::runtime::kuberuntime::log_paths::log_path;
+use crate::runtime::kuberuntime::{KubeGenericRuntimeManager, RuntimeManagerDeps, UserNamespaces};
+use crate::runtime::logs::rotation::Rotation;
+use crate::state::Stores;
+use crate::state::node_object::HostIps;
 use std::sync::Arc;
 
 /// Starts every task; the sync loop is the last.

@@ -1,11 +1,9 @@
 //! Writes files atomically: readers see either the old content or the new one.
 
-use std::{
-    fs, io,
-    io::Write,
-    path::Path,
-    sync::atomic::{AtomicU64, Ordering},
-};
+use std::io::Write;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::{fs, io};
 
 /// Mode of files that only the kubelet reads.
 pub const PRIVATE: u32 = 0o600;

@@ -1,6 +1,8 @@
 //! Exponential back-off per key, with the clock passed in (upstream's `flowcontrol.Backoff`).
 
-use std::{collections::HashMap, hash::Hash, time::Duration};
+use std::collections::HashMap;
+use std::hash::Hash;
+use std::time::Duration;
 
 /// The state of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -20,10 +20,13 @@ pub fn spawn_blocking<T: Send + 'static>(
 
 #[cfg(test)]
 mod tests {
-    use super::{super::clock::SimulatedWallClock, *};
+    use super::super::clock::SimulatedWallClock;
+    use super::*;
     use jiff::Timestamp;
-    use std::{thread, time::Duration};
-    use tokio::{runtime::Handle, time::sleep};
+    use std::thread;
+    use std::time::Duration;
+    use tokio::runtime::Handle;
+    use tokio::time::sleep;
 
     #[tokio::test(start_paused = true)]
     async fn in_virtual_time_blocking_work_is_a_task() {

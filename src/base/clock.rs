@@ -15,15 +15,12 @@
 //! The type of monotonic times is [`Instant`], because tokio's sleeps take it. Only a condition variable needs the
 //! standard library's.
 
-use jiff::{Timestamp, Zoned, tz::TimeZone};
+use jiff::tz::TimeZone;
+use jiff::{Timestamp, Zoned};
 use parking_lot::{Mutex, RwLock};
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    time::{Duration, SystemTime},
-};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, SystemTime};
 use tokio::runtime::{Handle, Id};
 
 pub use tokio::time::Instant;

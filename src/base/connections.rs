@@ -1,10 +1,15 @@
 //! Accepts the connections of a listener, and limits the requests of agents on the node.
 
-use super::{clock, path_authority::PathAuthority, rate::TokenBucket};
+use super::clock;
+use super::path_authority::PathAuthority;
+use super::rate::TokenBucket;
 use futures::stream::{self, Stream};
 use parking_lot::Mutex;
-use std::{io, sync::Arc, time::Duration};
-use tokio::{net::UnixListener, time::sleep};
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::UnixListener;
+use tokio::time::sleep;
 use tonic::Status;
 
 /// The rate limit of the requests of agents to one gRPC server, with upstream's values.
@@ -71,7 +76,8 @@ fn accepted<T, F: Future<Output = io::Result<T>>>(
 mod tests {
     use super::*;
     use futures::StreamExt as _;
-    use std::{cell::Cell, pin::pin};
+    use std::cell::Cell;
+    use std::pin::pin;
 
     #[tokio::test(start_paused = true)]
     async fn after_an_error_there_is_a_pause_and_then_the_next_connection() {

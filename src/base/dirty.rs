@@ -1,7 +1,9 @@
 //! A coalescing set of keys to process.
 
 use parking_lot::Mutex;
-use std::{collections::HashSet, hash::Hash, mem};
+use std::collections::HashSet;
+use std::hash::Hash;
+use std::mem;
 use tokio::sync::Notify;
 
 /// Producers mark keys, and one consumer takes all marked keys. Marking a key again has no effect, so the set does

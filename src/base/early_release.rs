@@ -1,10 +1,10 @@
 //! A semaphore whose permits are released early by slow holders, so that hanging work does not block other work.
 
-use std::{future::Future, sync::Arc, time::Duration};
-use tokio::{
-    sync::{OwnedSemaphorePermit, Semaphore},
-    time::timeout,
-};
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::timeout;
 
 /// A FIFO limit on concurrent work. Clones share it.
 #[derive(Clone, Debug)]
@@ -55,7 +55,8 @@ mod tests {
     use super::*;
     use crate::base::clock;
     use std::sync::atomic::{AtomicU32, Ordering};
-    use tokio::{task::JoinSet, time::sleep};
+    use tokio::task::JoinSet;
+    use tokio::time::sleep;
 
     const HOLD: Duration = Duration::from_secs(2);
 

@@ -2,11 +2,9 @@
 
 use super::{clock, spawn_blocking};
 use std::io;
-use tokio::{
-    runtime::{Handle, RuntimeFlavor},
-    sync::Semaphore,
-    task::{JoinError, block_in_place},
-};
+use tokio::runtime::{Handle, RuntimeFlavor};
+use tokio::sync::Semaphore;
+use tokio::task::{JoinError, block_in_place};
 
 /// Concurrency limit. The work takes microseconds, so more threads would only cost memory; without a limit, hundreds
 /// of pods that start together would create hundreds of threads.
@@ -53,10 +51,8 @@ pub fn if_exists<T>(result: io::Result<T>) -> io::Result<Option<T>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    };
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
 
     #[tokio::test]
     async fn a_few_at_a_time_and_all_in_the_end() {

@@ -1,12 +1,11 @@
 //! An HTTP/1.1 client: one request per connection. The caller connects, and sets the timeout.
 
 use http::{Request, Response};
-use hyper::{
-    body::{Body, Incoming},
-    client::conn::http1::Builder,
-};
+use hyper::body::{Body, Incoming};
+use hyper::client::conn::http1::Builder;
 use hyper_util::rt::TokioIo;
-use std::{error::Error, pin::pin};
+use std::error::Error;
+use std::pin::pin;
 use tokio::io::{AsyncRead, AsyncWrite};
 
 /// Options of requests and responses.

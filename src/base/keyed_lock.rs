@@ -1,10 +1,8 @@
 //! A lock per key, which exists while it is held or waited for. Waiting for one does not block a thread.
 
 use parking_lot::Mutex;
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
 
 /// A lock per key.

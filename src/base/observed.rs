@@ -1,10 +1,8 @@
 //! A stream that reports its reads and writes to an observer.
 
-use std::{
-    io::{self, IoSlice},
-    pin::Pin,
-    task::{Context, Poll},
-};
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 /// Is notified of a stream's reads and writes, and dropped with it.

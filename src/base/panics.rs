@@ -4,12 +4,10 @@
 //! request), so that it does not end the process. This requires a build with `panic = "unwind"`.
 
 use futures::FutureExt as _;
-use std::{
-    any::Any,
-    fmt,
-    panic::{self, AssertUnwindSafe, PanicHookInfo},
-    sync::atomic::{AtomicU64, Ordering},
-};
+use std::any::Any;
+use std::fmt;
+use std::panic::{self, AssertUnwindSafe, PanicHookInfo};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 #[cfg(not(panic = "unwind"))]
 compile_error!("a panic must end one item of work, not the process: build with panic = \"unwind\"");
@@ -206,7 +204,8 @@ const UNWRAPPED: [&str; 1] = ["called `Result::unwrap()` on an `Err` value"];
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::{panic::panic_any, sync::Arc};
+    use std::panic::panic_any;
+    use std::sync::Arc;
 
     fn count(wanted: PanicScope) -> u64 {
         let found = counts().find(|(label, _)| *label == wanted.label());

@@ -4,16 +4,12 @@
 //! `%`. These characters are replaced while the request is read, by others whose Huffman codes have the same length,
 //! so that the header block keeps its size.
 
-use std::{
-    io,
-    ops::Range,
-    pin::Pin,
-    task::{Context, Poll, ready},
-};
-use tokio::{
-    io::{AsyncRead, AsyncWrite, ReadBuf},
-    net::UnixStream,
-};
+use std::io;
+use std::ops::Range;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::UnixStream;
 use tonic::transport::server::{Connected, UdsConnectInfo};
 
 /// A connection whose requests may have a path as `:authority`.

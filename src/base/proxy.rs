@@ -6,25 +6,18 @@ use super::SecretUrl;
 use anyhow::Context as _;
 use http::Uri;
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder, MaybeHttpsStream};
-use hyper_util::{
-    client::{
-        legacy::connect::{
-            HttpConnector,
-            proxy::{SocksV5, Tunnel},
-        },
-        proxy::matcher::{Intercept, Matcher},
-    },
-    rt::TokioIo,
-};
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::client::legacy::connect::proxy::{SocksV5, Tunnel};
+use hyper_util::client::proxy::matcher::{Intercept, Matcher};
+use hyper_util::rt::TokioIo;
 use rustls::ClientConfig;
-use std::{
-    env, fmt,
-    net::IpAddr,
-    pin::Pin,
-    task::{Context, Poll},
-    time::Duration,
-};
-use tokio::{net::TcpStream, time::timeout};
+use std::net::IpAddr;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+use std::{env, fmt};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
 use tower::{BoxError, Service};
 
 /// How long a proxy may take to connect to a server.

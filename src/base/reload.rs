@@ -1,17 +1,13 @@
 //! Values that are read from files, and read again when the files change.
 
-use super::{
-    clock::{self, Instant},
-    error_chain, spawn_blocking,
-};
+use super::clock::{self, Instant};
+use super::{error_chain, spawn_blocking};
 use parking_lot::Mutex;
-use std::{
-    fmt, fs,
-    os::unix::fs::MetadataExt as _,
-    path::{Path, PathBuf},
-    sync::Arc,
-    time::Duration,
-};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+use std::{fmt, fs};
 use tokio::time::timeout;
 
 /// Minimum interval between checks; files are only checked when the value is used.

@@ -3,14 +3,10 @@
 use super::otel::in_current_context;
 use futures::future::{BoxFuture, FutureExt as _, Shared, WeakShared};
 use parking_lot::Mutex;
-use std::{
-    collections::HashMap,
-    hash::Hash,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-};
+use std::collections::HashMap;
+use std::hash::Hash;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Work in flight; yields its result to all callers that joined it.
 pub type Flight<V> = Shared<BoxFuture<'static, V>>;

@@ -1,7 +1,8 @@
 //! Interned strings.
 
 use parking_lot::Mutex;
-use std::{collections::HashSet, sync::Arc};
+use std::collections::HashSet;
+use std::sync::Arc;
 
 /// Number of distinct strings above which unused ones are removed.
 const FIRST_SWEEP: usize = 8192;

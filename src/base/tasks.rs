@@ -1,15 +1,12 @@
 //! Named tasks with a common shutdown; tasks for single units of work; optional timers.
 
-use super::{
-    clock::Instant,
-    panics::{PanicScope, Panicked, catch_panic},
-};
+use super::clock::Instant;
+use super::panics::{PanicScope, Panicked, catch_panic};
 use std::future::Future;
-use tokio::{
-    task::{JoinHandle, JoinSet},
-    time::sleep_until,
-};
-use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
+use tokio::task::{JoinHandle, JoinSet};
+use tokio::time::sleep_until;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
 
 /// A task that is aborted when this is dropped.
 pub type ScopedTask<T = ()> = AbortOnDropHandle<Result<T, Panicked>>;

@@ -1,7 +1,8 @@
 //! URLs that may contain credentials.
 
 use serde::{Deserialize, Serialize};
-use std::{fmt, ops::Deref};
+use std::fmt;
+use std::ops::Deref;
 
 /// Replaces parts that may be a credential.
 const MASKED: &str = "<masked>";

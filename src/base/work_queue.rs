@@ -1,12 +1,12 @@
 //! A queue of keys with a bounded number of requests in flight, coalescing, and back-off per key.
 
-use super::{DirtySet, backoff::Backoff, clock::Instant, wait_until};
-use std::{
-    collections::{HashMap, HashSet},
-    hash::Hash,
-    sync::Arc,
-    time::Duration,
-};
+use super::backoff::Backoff;
+use super::clock::Instant;
+use super::{DirtySet, wait_until};
+use std::collections::{HashMap, HashSet};
+use std::hash::Hash;
+use std::sync::Arc;
+use std::time::Duration;
 
 /// Initial delay after a failure.
 const MIN_DELAY: Duration = Duration::from_millis(200);

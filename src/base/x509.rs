@@ -5,11 +5,11 @@
 
 use super::tls_provider;
 use anyhow::Context as _;
-use jiff::{Timestamp, civil, tz::TimeZone};
-use rustls::{
-    pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _},
-    sign::CertifiedKey,
-};
+use jiff::tz::TimeZone;
+use jiff::{Timestamp, civil};
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::sign::CertifiedKey;
 
 /// Subject and validity of a certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]

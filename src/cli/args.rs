@@ -1,15 +1,14 @@
 //! Parses the command line to a subcommand with its arguments. Pure.
 
-use super::{
-    manual,
-    verbs::{ConfigAction, Shell, details, left_column, own_args},
-};
+use super::manual;
+use super::verbs::{ConfigAction, Shell, details, left_column, own_args};
 use crate::config::{
     ArgsError, Flags, Invocation, SUBCOMMANDS, closest, local_socket, parse_args,
     parse_subcommand_args,
 };
 use clap::ArgMatches;
-use std::{ffi::OsString, path::PathBuf};
+use std::ffi::OsString;
+use std::path::PathBuf;
 
 /// The parsed command line.
 #[derive(Debug, PartialEq)]

@@ -4,9 +4,12 @@ use crate::base::Http1;
 use anyhow::Context as _;
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, Empty, Limited};
-use hyper::{Request, Response, StatusCode, body::Incoming};
+use hyper::body::Incoming;
+use hyper::{Request, Response, StatusCode};
 use serde::de::DeserializeOwned;
-use std::{io, path::PathBuf, time::Duration};
+use std::io;
+use std::path::PathBuf;
+use std::time::Duration;
 use tokio::net::UnixStream;
 
 /// Request timeout; longer than the kubelet delays responses of watches.

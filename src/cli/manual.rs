@@ -2,7 +2,8 @@
 
 use super::verbs::{ConfigAction, Shell, details, left_column, own_args};
 use crate::config::{NODE_VERSION, SUBCOMMANDS, described_command};
-use clap::{Arg, Command, ValueHint, builder::PossibleValuesParser};
+use clap::builder::PossibleValuesParser;
+use clap::{Arg, Command, ValueHint};
 use clap_mangen::Man;
 use roff::{Roff, bold, roman};
 use std::io;

@@ -1,9 +1,12 @@
 //! Properties of standard output: a terminal, a pipe or a file.
 
 use super::table::plain;
-use crate::{base::is_printable, host::terminal};
+use crate::base::is_printable;
+use crate::host::terminal;
 use serde::Serialize;
-use std::{env, fmt::Write as _, io, io::Write as _};
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::{env, io};
 
 /// How to write to standard output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -10,10 +10,9 @@ use super::flags::Flags;
 use super::kubelet_configuration::KubeletConfiguration;
 
 use super::values::{count, some_text, time};
-use crate::server::RouteGroup;
-use crate::server::ServerConfig;
 use crate::server::auth::{AuthSettings, AuthorizationMode};
 use crate::server::tls::{ServingCertificate, TlsOptions, TlsSettings, without_effect};
+use crate::server::{RouteGroup, ServerConfig};
 
 /// Converts a validated configuration with defaults.
 pub(super) fn server(config: &KubeletConfiguration, flags: &Flags) -> ServerConfig {

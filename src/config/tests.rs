@@ -5,12 +5,11 @@ use std::time::Duration;
 
 use super::kubelet_configuration::{Decoding, Part, read};
 use super::*;
-use crate::images::{ImagesConfig, PullConfig, records::VerificationPolicy};
+use crate::images::records::VerificationPolicy;
+use crate::images::{ImagesConfig, PullConfig};
 use crate::node::certificates::IdentityConfig;
-use crate::runtime::{
-    kuberuntime::GcPolicy,
-    logs::rotation::{self, RotationPolicy},
-};
+use crate::runtime::kuberuntime::GcPolicy;
+use crate::runtime::logs::rotation::{self, RotationPolicy};
 
 const HEADER: &str = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n";
 

@@ -1,7 +1,8 @@
 //! Builds the clients of the runtime and image services.
 
 use super::{CriConnection, CriMetrics, ImageClient, RuntimeClient, RuntimeEndpoint};
-use crate::base::{metrics::Metrics, otel::Tracer};
+use crate::base::metrics::Metrics;
+use crate::base::otel::Tracer;
 use anyhow::Context as _;
 use std::time::Duration;
 

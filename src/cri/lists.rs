@@ -1,7 +1,9 @@
 //! Lists of all sandboxes and containers. A list that fails is an error, never an empty list. A list that is too
 //! large for one message is read as a stream, or in parts if the runtime does not support streams.
 
-use std::{collections::HashMap, future::Future, sync::atomic::Ordering};
+use std::collections::HashMap;
+use std::future::Future;
+use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use futures::{Stream, TryStreamExt};

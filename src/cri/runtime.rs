@@ -1,7 +1,8 @@
 //! Client of the CRI runtime service.
 
 use std::collections::HashMap;
-use std::sync::{Arc, atomic::AtomicBool};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use super::connection::{CriConnection, MAX_REPLY, unary, with_deadline};

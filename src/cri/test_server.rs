@@ -19,7 +19,8 @@ use tokio::task::JoinSet;
 use tonic::body::Body;
 use tonic::{Code, Status};
 
-use crate::base::{clock, metrics::Metrics};
+use crate::base::clock;
+use crate::base::metrics::Metrics;
 use crate::cri::{CriConnection, CriMetrics, ImageClient, RuntimeClient, RuntimeEndpoint};
 
 /// The response of a method.

@@ -1,10 +1,9 @@
 //! Waits for the runtime when the kubelet starts, and logs what is missing.
 
-use std::fs;
-use std::io;
 use std::os::unix::fs::FileTypeExt as _;
 use std::path::Path;
 use std::time::Duration;
+use std::{fs, io};
 
 use tokio::time::sleep;
 

@@ -1,16 +1,12 @@
 //! A directory tree that is served to clients, who must not be able to read anything outside of it.
 
 use super::files::{open_again, open_beneath, reopen};
-use rustix::{
-    fs::{Dir, FileType, Mode, OFlags},
-    io::Errno,
-};
-use std::{
-    fs::{File, Metadata},
-    io,
-    os::fd::{AsFd as _, OwnedFd},
-    path::Path,
-};
+use rustix::fs::{Dir, FileType, Mode, OFlags};
+use rustix::io::Errno;
+use std::fs::{File, Metadata};
+use std::io;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::path::Path;
 
 /// The file at a path in such a tree.
 #[derive(Debug)]
@@ -66,12 +62,9 @@ fn names(directory: OwnedFd, max_names: usize) -> io::Result<Vec<(String, bool)>
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::{
-        fs,
-        os::unix::fs::symlink,
-        sync::atomic::{AtomicBool, Ordering},
-        thread,
-    };
+    use std::os::unix::fs::symlink;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::{fs, thread};
 
     /// A tree with links of all kinds, and a secret beside it.
     fn tree() -> tempfile::TempDir {

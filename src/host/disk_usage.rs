@@ -1,11 +1,14 @@
 //! Disk usage of a directory. Blocking; slow for large trees.
 
-use super::{remove::open_beneath, tree_walk::TreeWalk};
-use rustix::{
-    fs::{AtFlags, CWD, FileType, Mode, OFlags, Stat},
-    io::Errno,
-};
-use std::{fs::Metadata, io, os::unix::fs::MetadataExt as _, path::Path, time::Duration};
+use super::remove::open_beneath;
+use super::tree_walk::TreeWalk;
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Stat};
+use rustix::io::Errno;
+use std::fs::Metadata;
+use std::io;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+use std::time::Duration;
 
 /// Number of entries between two pauses.
 const STRETCH: u64 = 1000;
@@ -171,7 +174,8 @@ fn usage_of(metadata: &Metadata) -> DiskUsage {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::{fs, os::unix::fs::symlink};
+    use std::fs;
+    use std::os::unix::fs::symlink;
 
     #[test]
     fn files_of_a_directory_are_those_that_lie_in_it() {

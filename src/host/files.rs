@@ -1,16 +1,12 @@
 //! Access to small files that others may replace or write to.
 
 use crate::base::if_exists;
-use rustix::{
-    fs::{Access, Mode, OFlags, ResolveFlags},
-    io::Errno,
-};
-use std::{
-    fs::{File, Metadata},
-    io::{self, Read, Seek, SeekFrom, Write},
-    os::fd::{AsRawFd, BorrowedFd, OwnedFd},
-    path::Path,
-};
+use rustix::fs::{Access, Mode, OFlags, ResolveFlags};
+use rustix::io::Errno;
+use std::fs::{File, Metadata};
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::path::Path;
 
 /// Whether this process may write to a file or directory, and its file system is writable.
 ///

@@ -1,11 +1,12 @@
 //! Follows the kernel log, `/dev/kmsg`.
 
-use rustix::{
-    fs::{Mode, OFlags, SeekFrom, open, seek},
-    io::{Errno, read},
-};
-use std::{io, os::fd::OwnedFd, path::Path};
-use tokio::io::{Interest, unix::AsyncFd};
+use rustix::fs::{Mode, OFlags, SeekFrom, open, seek};
+use rustix::io::{Errno, read};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
 
 /// The device.
 pub const KERNEL_LOG: &str = "/dev/kmsg";
@@ -104,7 +105,8 @@ fn message(record: &str) -> Option<&str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::{os::unix::net::UnixDatagram, time::Duration};
+    use std::os::unix::net::UnixDatagram;
+    use std::time::Duration;
 
     #[test]
     fn only_what_the_kernel_wrote_is_a_message() {

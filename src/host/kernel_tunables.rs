@@ -1,9 +1,7 @@
 //! The kernel settings that the kubelet requires (upstream's `setupKernelTunables`). Blocking.
 
-use std::{
-    fmt, fs, io,
-    path::{Path, PathBuf},
-};
+use std::path::{Path, PathBuf};
+use std::{fmt, fs, io};
 
 /// Files below `/proc/sys`, and their required values: memory overcommit is on and the OOM killer is used, a panicked
 /// kernel reboots after ten seconds, and root may have a key for each of a million containers.

@@ -5,10 +5,8 @@ use anyhow::Context as _;
 use futures::StreamExt as _;
 use inotify::{EventStream, Inotify, WatchMask};
 use rustix::fs::{FlockOperation, flock};
-use std::{
-    fs::{File, OpenOptions},
-    path::Path,
-};
+use std::fs::{File, OpenOptions};
+use std::path::Path;
 
 /// The lock file; the lock is released when this is dropped.
 pub struct LockFile {

@@ -2,7 +2,11 @@
 
 use super::system_bus::{BusError, BusObject, SystemBus, answer};
 use futures::{Stream, StreamExt as _};
-use std::{fs, io, os::fd::OwnedFd, path::Path, sync::Arc, time::Duration};
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+use std::{fs, io};
 
 const LOGIN: BusObject = BusObject {
     service: "org.freedesktop.login1",

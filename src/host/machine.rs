@@ -1,6 +1,7 @@
 //! Properties of the machine.
 
-use std::{fs, path::Path};
+use std::fs;
+use std::path::Path;
 
 /// Properties of the machine that do not change while it runs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

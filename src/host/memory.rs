@@ -6,8 +6,10 @@
 )]
 
 use crate::base::spawn_blocking;
-use std::{fs, time::Duration};
-use tokio::{sync::watch, time::timeout};
+use std::fs;
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 /// How long nothing has to change after the start or a change; changes before that belong to the same burst.

@@ -1,12 +1,12 @@
 //! The system calls mount(2) and umount2(2).
 
 use super::{MountEntry, parse_mountinfo};
-use rustix::{
-    fs::{AtFlags, CWD, StatxAttributes, StatxFlags},
-    io::Errno,
-    mount::{MountFlags, UnmountFlags},
-};
-use std::{ffi::CString, fs, io, path::Path};
+use rustix::fs::{AtFlags, CWD, StatxAttributes, StatxFlags};
+use rustix::io::Errno;
+use rustix::mount::{MountFlags, UnmountFlags};
+use std::ffi::CString;
+use std::path::Path;
+use std::{fs, io};
 
 /// The mount table of this process, oldest mount first.
 pub fn list() -> io::Result<Vec<MountEntry>> {

@@ -5,11 +5,9 @@
     reason = "rustix reads the process of a socket's other end into a number that is never 0"
 )]
 
-use std::{
-    fs, io, mem,
-    os::fd::{AsFd, AsRawFd as _, FromRawFd as _, OwnedFd, RawFd},
-    path::{Path, PathBuf},
-};
+use std::os::fd::{AsFd, AsRawFd as _, FromRawFd as _, OwnedFd, RawFd};
+use std::path::{Path, PathBuf};
+use std::{fs, io, mem};
 
 /// Since Linux 6.5; not in the `libc` crate.
 const SO_PEERPIDFD: libc::c_int = 77;

@@ -1,6 +1,9 @@
 //! Counters and statistics in `/proc`. The parsers are pure; functions that read files block.
 
-use std::{collections::HashMap, fs, io, path::Path, time::Duration};
+use std::collections::HashMap;
+use std::path::Path;
+use std::time::Duration;
+use std::{fs, io};
 
 /// `/proc/meminfo`, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -1,12 +1,10 @@
 //! Information in `/proc/<pid>` about other processes, and their OOM score adjustment. Blocking.
 
 use super::cgroup::ProcessCgroups;
-use std::{
-    collections::BTreeMap,
-    fs,
-    io::{self, Read as _},
-    path::PathBuf,
-};
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{self, Read as _};
+use std::path::PathBuf;
 
 /// Limit of a command line or an environment that is read, bytes.
 const MAX_STRINGS: u64 = 4 << 20;

@@ -1,15 +1,11 @@
 //! The process metrics that every Prometheus client library exports.
 
 use super::proc::{OwnProcess, own_process};
-use crate::base::{
-    clock::{self, Instant},
-    metrics::{AtScrape, Metrics},
-};
+use crate::base::clock::{self, Instant};
+use crate::base::metrics::{AtScrape, Metrics};
 use parking_lot::Mutex;
-use std::{
-    sync::{Arc, OnceLock},
-    time::Duration,
-};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 /// How long a reading is reused, so that the metrics of one scrape share it: reading is most of a scrape's cost.
 const ONE_SCRAPE: Duration = Duration::from_millis(50);

@@ -1,13 +1,13 @@
 //! Runs programs of the node, such as `mount` and `mkfs.ext4`, with a timeout.
 
 use rustix::process::{Pid, Signal, kill_process_group};
-use std::{io, process::Stdio, time::Duration};
-use tokio::{
-    io::{AsyncRead, AsyncReadExt},
-    process::{Child, Command},
-    runtime::Handle,
-    time::timeout,
-};
+use std::io;
+use std::process::Stdio;
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncReadExt};
+use tokio::process::{Child, Command};
+use tokio::runtime::Handle;
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 /// Maximum number of bytes kept of each output stream.
@@ -165,8 +165,7 @@ pub async fn read_head(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::base::clock;
-    use crate::base::spawn_blocking;
+    use crate::base::{clock, spawn_blocking};
 
     async fn sh(script: &'static str, limit: Duration) -> io::Result<ProgramEnd> {
         let args = ["-c".to_owned(), script.to_owned()];

@@ -5,12 +5,11 @@
 #![allow(unsafe_code, reason = "rustix has neither quotactl_fd(2) nor the ioctls of project IDs")]
 
 use super::DiskUsage;
-use rustix::{
-    fd::{AsRawFd as _, OwnedFd},
-    fs::{Mode, OFlags},
-    ioctl::{Getter, Setter, ioctl, opcode},
-};
-use std::{io, mem, path::Path};
+use rustix::fd::{AsRawFd as _, OwnedFd};
+use rustix::fs::{Mode, OFlags};
+use rustix::ioctl::{Getter, Setter, ioctl, opcode};
+use std::path::Path;
+use std::{io, mem};
 
 /// New files in the directory inherit its project.
 const FS_XFLAG_PROJINHERIT: u32 = 0x200;

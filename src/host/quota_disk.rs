@@ -1,9 +1,7 @@
 //! File systems with project quotas, for tests.
 
-use std::{
-    path::{Path, PathBuf},
-    process::Command,
-};
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 /// A loop-mounted file system of this size in MiB; unmounted when dropped.
 pub(crate) struct QuotaDisk {

@@ -1,16 +1,12 @@
 //! Deletes directory trees that containers wrote to, without touching anything outside of them.
 
-use rustix::{
-    fd::{AsFd, BorrowedFd, OwnedFd},
-    fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags},
-    io::Errno,
-};
-use std::{
-    ffi::{CStr, CString},
-    io,
-    os::unix::ffi::OsStrExt,
-    path::Path,
-};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags};
+use rustix::io::Errno;
+use std::ffi::{CStr, CString};
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
 /// Directories nested deeper than this are first moved up, so that containers cannot make this process exhaust its
 /// stack or file descriptors.

@@ -1,14 +1,10 @@
 //! Notifies the service manager (`sd_notify(3)`) that the process is ready, alive or stopping.
 
-use std::{
-    io,
-    os::{
-        linux::net::SocketAddrExt as _,
-        unix::net::{SocketAddr, UnixDatagram},
-    },
-    sync::Arc,
-    time::Duration,
-};
+use std::io;
+use std::os::linux::net::SocketAddrExt as _;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::sync::Arc;
+use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 /// The service manager's socket. Notifications never block.

@@ -1,7 +1,8 @@
 //! The interfaces of the machine, which tests replace.
 
 use super::{KERNEL_LOG, SystemBus};
-use std::{path::PathBuf, sync::Arc};
+use std::path::PathBuf;
+use std::sync::Arc;
 
 /// The directories of kernel file systems, the kernel log, and the message bus.
 #[derive(Clone)]

@@ -1,7 +1,8 @@
 //! The D-Bus system bus, for calls to systemd and logind.
 
 use futures::{Stream, StreamExt as _};
-use std::{io, time::Duration};
+use std::io;
+use std::time::Duration;
 use tokio::sync::Mutex;
 use zbus::{
     Connection, DBusError as _, DynamicType, MatchRule, Message, MessageStream, connection,

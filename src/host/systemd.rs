@@ -3,11 +3,9 @@
 use super::system_bus::{BusError, BusObject, SystemBus, answer};
 use futures::StreamExt as _;
 use parking_lot::Mutex;
-use std::{
-    collections::HashMap,
-    sync::{Arc, OnceLock},
-    time::Duration,
-};
+use std::collections::HashMap;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 use tokio::runtime::Handle;
 use zbus::{Message, OwnedObjectPath, Variant};
 

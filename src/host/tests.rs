@@ -1,9 +1,7 @@
 use super::*;
-use std::{
-    fs,
-    os::unix::fs::{MetadataExt, PermissionsExt, symlink},
-    path::Path,
-};
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::path::Path;
 
 #[test]
 fn mountinfo_lines_are_read_with_escapes_and_optional_fields() {

@@ -4,11 +4,9 @@
 
 use super::machine::{parse_cpu_list, parse_hugepage_name, parse_mem_total};
 use crate::base::if_exists;
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    fs, io,
-    path::{Path, PathBuf},
-};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 /// The hardware topology. Only online CPUs are included.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -1,5 +1,6 @@
 use super::{CpuPlace, MachineTopology, NumaNode};
-use std::{fs, path::Path};
+use std::fs;
+use std::path::Path;
 
 /// A directory that looks like `/sys`.
 struct Sys(tempfile::TempDir);

@@ -4,12 +4,11 @@
 //! between the root and the current entry are kept open down to [`MAX_OPEN`]; of deeper ones only the current one is
 //! open, and the walk returns from it through `..`.
 
-use rustix::{
-    fd::{BorrowedFd, OwnedFd},
-    fs::{Dir, Mode, OFlags, Stat},
-    io::Errno,
-};
-use std::{ffi::CString, io};
+use rustix::fd::{BorrowedFd, OwnedFd};
+use rustix::fs::{Dir, Mode, OFlags, Stat};
+use rustix::io::Errno;
+use std::ffi::CString;
+use std::io;
 
 /// Maximum number of open directories; each has a buffer of 24 KiB.
 const MAX_OPEN: usize = 64;
@@ -138,7 +137,8 @@ mod tests {
     use super::*;
     use crate::host::remove::open_beneath;
     use rustix::fs::{Mode, mkdirat, openat, renameat};
-    use std::{ffi::CStr, path::Path};
+    use std::ffi::CStr;
+    use std::path::Path;
 
     const DIRECTORY: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 

@@ -2,18 +2,14 @@
 
 use crate::base::if_exists;
 use anyhow::Context as _;
-use rustix::{
-    fs::{Mode, chmod},
-    net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with},
+use rustix::fs::{Mode, chmod};
+use rustix::net::{
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with,
 };
-use std::{
-    fs, io,
-    os::unix::{
-        fs::{DirBuilderExt as _, FileTypeExt as _, MetadataExt as _},
-        net::UnixListener,
-    },
-    path::{Path, PathBuf},
-};
+use std::os::unix::fs::{DirBuilderExt as _, FileTypeExt as _, MetadataExt as _};
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 const BACKLOG: i32 = 64;
 
@@ -79,7 +75,8 @@ pub fn listen_in(path: &Path) -> anyhow::Result<(UnixListener, SocketFile)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::unix::{fs::PermissionsExt as _, net::UnixStream};
+    use std::os::unix::fs::PermissionsExt as _;
+    use std::os::unix::net::UnixStream;
 
     #[test]
     fn the_socket_is_its_owners_alone_and_goes_with_its_listener() {

@@ -3,7 +3,8 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use crate::base::{backoff::Backoff, clock::Instant};
+use crate::base::backoff::Backoff;
+use crate::base::clock::Instant;
 use crate::model::PodUid;
 
 const INITIAL_DELAY: Duration = Duration::from_secs(10);

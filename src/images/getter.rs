@@ -13,10 +13,8 @@ use super::pull_metrics::PullMetrics;
 use super::puller::{PullConfig, PullRequest, Pulled, Puller};
 use super::records::PullRecords;
 use super::request::{ImageRequest, PullPolicy, ReadyImage};
-use crate::base::{
-    GoDuration, SingleFlight,
-    clock::{self, Instant},
-};
+use crate::base::clock::{self, Instant};
+use crate::base::{GoDuration, SingleFlight};
 use crate::cri::v1::{Image, ImageSpec};
 use crate::cri::{CriError, ImageClient};
 use crate::model::{PodExt, PodUid, reasons};

@@ -2,15 +2,15 @@
 
 mod prefetch;
 
-use super::{
-    error::ImageError,
-    getter::{ImageGetter, ImageManagerParts},
-    request::{ImageRequest, ReadyImage},
-};
+use super::error::ImageError;
+use super::getter::{ImageGetter, ImageManagerParts};
+use super::request::{ImageRequest, ReadyImage};
 use crate::model::PodUid;
 use parking_lot::Mutex;
 use prefetch::{Prefetch, PrefetchOutcome};
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
 
 pub use prefetch::ImageToPrefetch;
 

@@ -1,16 +1,13 @@
 //! Builds the clients, credentials and records of this area from the configuration.
 
-use super::{
-    ImageManager, ImageManagerParts, PullConfig, PullMetrics,
-    credentials::{CredentialPlugins, Keyring, NodeFiles},
-    records::{PullRecords, VerificationPolicy},
-};
-use crate::{
-    apiserver::ApiServer,
-    base::{clock, metrics::Metrics},
-    cri::ImageClient,
-    state::events::EventRecorder,
-};
+use super::credentials::{CredentialPlugins, Keyring, NodeFiles};
+use super::records::{PullRecords, VerificationPolicy};
+use super::{ImageManager, ImageManagerParts, PullConfig, PullMetrics};
+use crate::apiserver::ApiServer;
+use crate::base::clock;
+use crate::base::metrics::Metrics;
+use crate::cri::ImageClient;
+use crate::state::events::EventRecorder;
 use anyhow::Context as _;
 use std::path::{Path, PathBuf};
 

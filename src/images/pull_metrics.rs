@@ -1,9 +1,7 @@
 //! Metrics of pull durations: by image size, and per pod until it has started.
 
-use crate::base::{
-    clock::{self, Instant},
-    metrics::metric_set,
-};
+use crate::base::clock::{self, Instant};
+use crate::base::metrics::metric_set;
 use crate::model::PodUid;
 use parking_lot::Mutex;
 use std::collections::HashMap;

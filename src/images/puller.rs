@@ -10,7 +10,8 @@ use tokio::time::sleep;
 use super::credentials::{LoginOwner, PullLogin};
 use super::error::pull_text;
 use super::records::PullRecords;
-use crate::base::{SingleFlight, TokenBucket, clock, panics::PanicScope, spawn};
+use crate::base::panics::PanicScope;
+use crate::base::{SingleFlight, TokenBucket, clock, spawn};
 use crate::cri::v1::{AuthConfig, Image, ImageSpec, PodSandboxConfig};
 use crate::cri::{CriError, ImageClient};
 

@@ -1,9 +1,7 @@
 //! Resource fields of the downward API (`resourceFieldRef`). Pure.
 
-use super::{
-    NodeFacts, Pod, PodExt, Quantity, QuantityError,
-    requests::{self, InvalidQuantity, Resources},
-};
+use super::requests::{self, InvalidQuantity, Resources};
+use super::{NodeFacts, Pod, PodExt, Quantity, QuantityError};
 use k8s_openapi::api::core::v1::{Container, ResourceFieldSelector};
 
 /// Why a resource field cannot be resolved; the texts are upstream's.

@@ -2,7 +2,8 @@
 //! the Go one adopt each other's containers.
 
 use k8s_openapi::api::core::v1::Container;
-use std::{fmt::Write as _, iter};
+use std::fmt::Write as _;
+use std::iter;
 
 const FNV32_OFFSET: u32 = 0x811c_9dc5;
 const FNV32_PRIME: u32 = 0x0100_0193;

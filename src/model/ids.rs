@@ -1,6 +1,8 @@
 //! Typed identifiers; cheap to clone.
 
-use std::{borrow::Borrow, fmt, sync::Arc};
+use std::borrow::Borrow;
+use std::fmt;
+use std::sync::Arc;
 
 macro_rules! id {
     ($(#[$doc:meta])* $name:ident) => {

@@ -1,11 +1,10 @@
 //! A Node object that may have fields of other types than this kubelet knows. Pure.
 
-use k8s_openapi::{
-    ClusterResourceScope, Resource,
-    api::core::v1::{Node, NodeSpec, NodeStatus},
-    apimachinery::pkg::apis::meta::v1::ObjectMeta,
-};
-use serde::{Deserialize, Deserializer, Serialize, Serializer, de::DeserializeOwned, de::Error};
+use k8s_openapi::api::core::v1::{Node, NodeSpec, NodeStatus};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use k8s_openapi::{ClusterResourceScope, Resource};
+use serde::de::{DeserializeOwned, Error};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Map, Value};
 
 /// A Node object without the parts that cannot be decoded. One such field must not keep the kubelet from reporting the

@@ -3,7 +3,8 @@
 use super::{PodFullName, PodLogName, PodSource, PodUid, keys, positive_grace};
 use crate::base::{GoDuration, named_enum};
 use k8s_openapi::api::core::v1::{Container, EphemeralContainer, PodSpec};
-use std::{ops::RangeInclusive, time::Duration};
+use std::ops::RangeInclusive;
+use std::time::Duration;
 
 /// The API's pod. Shared as `Arc<Pod>`, and immutable once a source has delivered it.
 pub type Pod = k8s_openapi::api::core::v1::Pod;

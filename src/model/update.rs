@@ -1,7 +1,8 @@
 //! Pod updates from sources.
 
 use super::{Pod, PodSource};
-use std::{collections::BTreeSet, sync::Arc};
+use std::collections::BTreeSet;
+use std::sync::Arc;
 
 /// The kind of change, in the order in which changes are emitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

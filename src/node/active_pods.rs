@@ -1,11 +1,10 @@
 //! Active pods (upstream's `filterOutInactivePods`), and the wait for their termination.
 
-use crate::{
-    model::{Pod, PodExt},
-    pods::pod_workers::PodWorkers,
-    state::pod_manager::PodManager,
-};
-use std::{sync::Arc, time::Duration};
+use crate::model::{Pod, PodExt};
+use crate::pods::pod_workers::PodWorkers;
+use crate::state::pod_manager::PodManager;
+use std::sync::Arc;
+use std::time::Duration;
 use tokio::time::sleep;
 
 /// Interval of checks whether a pod has terminated.

@@ -1,32 +1,29 @@
 //! Starts the tasks of the area, once those of the area `pods` exist.
 
-use super::{
-    csi_node::NodeInfoManager,
-    event_sink::EventQueue,
-    eviction::{EvictionDeps, EvictionManager, EvictionSettings},
-    membership::{self, MembershipDeps, NodeProfile},
-    oom,
-    reclaim::Reclaim,
-    shutdown::{ShutdownDeps, ShutdownManager, plan::ShutdownPhase},
-    startup_latency::StartupLatency,
-    stats::Stats,
-};
-use crate::{
-    apiserver::ApiServer,
-    base::{Tasks, metrics::Metrics, otel::Tracer},
-    cri::{RuntimeClient, RuntimeInfo},
-    host::{HostMachine, LOGIND_CONFIG_DIRECTORY, Logind, System},
-    images::{
-        Images,
-        gc::{CollectorDeps, ImageCollector, ImageGcPolicy},
-    },
-    pods::PodsHandles,
-    resources::ResourceArea,
-    state::{
-        Stores, node_object::NodeObjectWriter, node_pressure::NodePressureWriter,
-        node_shutdown::NodeShutdownWriter,
-    },
-};
+use super::csi_node::NodeInfoManager;
+use super::event_sink::EventQueue;
+use super::eviction::{EvictionDeps, EvictionManager, EvictionSettings};
+use super::membership::{self, MembershipDeps, NodeProfile};
+use super::oom;
+use super::reclaim::Reclaim;
+use super::shutdown::plan::ShutdownPhase;
+use super::shutdown::{ShutdownDeps, ShutdownManager};
+use super::startup_latency::StartupLatency;
+use super::stats::Stats;
+use crate::apiserver::ApiServer;
+use crate::base::Tasks;
+use crate::base::metrics::Metrics;
+use crate::base::otel::Tracer;
+use crate::cri::{RuntimeClient, RuntimeInfo};
+use crate::host::{HostMachine, LOGIND_CONFIG_DIRECTORY, Logind, System};
+use crate::images::Images;
+use crate::images::gc::{CollectorDeps, ImageCollector, ImageGcPolicy};
+use crate::pods::PodsHandles;
+use crate::resources::ResourceArea;
+use crate::state::Stores;
+use crate::state::node_object::NodeObjectWriter;
+use crate::state::node_pressure::NodePressureWriter;
+use crate::state::node_shutdown::NodeShutdownWriter;
 use std::sync::Arc;
 
 /// Configuration of the area.

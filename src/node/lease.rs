@@ -6,16 +6,12 @@
 //! * Must never depend on pods or the runtime: the lease only shows that the kubelet process is alive.
 //! * Upstream: `k8s.io/component-helpers/apimachinery/lease`.
 
-use crate::{
-    apiserver::{ApiError, ApiServer, Recovery, ResourcePath},
-    base::{clock, error_chain},
-    state::node_object::NodeObject,
-};
+use crate::apiserver::{ApiError, ApiServer, Recovery, ResourcePath};
+use crate::base::{clock, error_chain};
+use crate::state::node_object::NodeObject;
 use jiff::Timestamp;
-use k8s_openapi::{
-    api::coordination::v1::{Lease, LeaseSpec},
-    apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta, OwnerReference},
-};
+use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta, OwnerReference};
 use std::time::Duration;
 use tokio::time::sleep;
 

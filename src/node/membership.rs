@@ -1,42 +1,32 @@
 //! Membership of the node in a cluster: Node object, lease and events.
 
-use super::{
-    csi_node::NodeInfoManager,
-    event_sink::{EventQueue, EventRate, EventSink},
-    lease::NodeLease,
-    node_manager::{NodeManager, NodeManagerDeps},
-    node_status::{
-        self, NodeMachineInfo, NodeStatusInputs, RuntimeFacts, StatusSettings,
-        resources::{Allocatable, PodLimits, ReservedResources},
-    },
-    registration::{self, RegistrationConfig, RegistrationSettings},
-    runtime_facts::RuntimeFactsReader,
-    startup_latency::StartupLatency,
-};
-use crate::{
-    apiserver::ApiServer,
-    base::{Tasks, clock, spawn_blocking},
-    cri::{ImageClient, RuntimeClient, RuntimeInfo},
-    host::{self, HostMachine, MachineIdentity, MountEntry, go_architecture, own_address},
-    model::NodeFacts,
-    pods::pleg::RuntimeStateReader,
-    resources::devices::DeviceManager,
-    state::{
-        Stores,
-        device_capacity::Capacities,
-        events::ObjectRef,
-        node_object::{NodeObject, NodeObjectWriter},
-        node_pressure::NodePressure,
-    },
-};
+use super::csi_node::NodeInfoManager;
+use super::event_sink::{EventQueue, EventRate, EventSink};
+use super::lease::NodeLease;
+use super::node_manager::{NodeManager, NodeManagerDeps};
+use super::node_status::resources::{Allocatable, PodLimits, ReservedResources};
+use super::node_status::{self, NodeMachineInfo, NodeStatusInputs, RuntimeFacts, StatusSettings};
+use super::registration::{self, RegistrationConfig, RegistrationSettings};
+use super::runtime_facts::RuntimeFactsReader;
+use super::startup_latency::StartupLatency;
+use crate::apiserver::ApiServer;
+use crate::base::{Tasks, clock, spawn_blocking};
+use crate::cri::{ImageClient, RuntimeClient, RuntimeInfo};
+use crate::host::{self, HostMachine, MachineIdentity, MountEntry, go_architecture, own_address};
+use crate::model::NodeFacts;
+use crate::pods::pleg::RuntimeStateReader;
+use crate::resources::devices::DeviceManager;
+use crate::state::Stores;
+use crate::state::device_capacity::Capacities;
+use crate::state::events::ObjectRef;
+use crate::state::node_object::{NodeObject, NodeObjectWriter};
+use crate::state::node_pressure::NodePressure;
 use anyhow::Context as _;
 use k8s_openapi::api::core::v1::{Node, NodeSystemInfo};
-use std::{
-    net::IpAddr,
-    path::{Path, PathBuf},
-    sync::Arc,
-    time::Duration,
-};
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::watch;
 
 /// Directory names of volume plugins that never attach a device.

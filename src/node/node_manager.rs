@@ -10,34 +10,33 @@
 
 mod volumes;
 
-use crate::{
-    apiserver::{
-        ApiError, ApiServer, Recovery, ResourcePath, Selection, StrategicPatch, WatchEvent,
-    },
-    base::{
-        clock::{self, Instant},
-        error_chain, spawn_blocking,
-    },
-    model::LenientNode,
-    node::node_status::{
-        self, DroppedFields, GeneratedStatus, NodeMachineInfo, NodeStatusInputs, RuntimeFacts,
-        StatusSettings,
-    },
-    node::registration::{self, RegistrationSettings},
-    node::startup_latency::{StartupLatency, is_ready},
-    pods::pleg::RuntimeStateReader,
-    state::device_capacity::DeviceCapacity,
-    state::events::{EventRecorder, ObjectRef},
-    state::node_object::NodeObjectWriter,
-    state::node_pressure::NodePressureReader,
-    state::node_shutdown::NodeShutdownReader,
-    state::volumes_in_use::VolumesInUse,
-    volumes::csi::identity::is_csi_volume,
+use crate::apiserver::{
+    ApiError, ApiServer, Recovery, ResourcePath, Selection, StrategicPatch, WatchEvent,
 };
+use crate::base::clock::{self, Instant};
+use crate::base::{error_chain, spawn_blocking};
+use crate::model::LenientNode;
+use crate::node::node_status::{
+    self, DroppedFields, GeneratedStatus, NodeMachineInfo, NodeStatusInputs, RuntimeFacts,
+    StatusSettings,
+};
+use crate::node::registration::{self, RegistrationSettings};
+use crate::node::startup_latency::{StartupLatency, is_ready};
+use crate::pods::pleg::RuntimeStateReader;
+use crate::state::device_capacity::DeviceCapacity;
+use crate::state::events::{EventRecorder, ObjectRef};
+use crate::state::node_object::NodeObjectWriter;
+use crate::state::node_pressure::NodePressureReader;
+use crate::state::node_shutdown::NodeShutdownReader;
+use crate::state::volumes_in_use::VolumesInUse;
+use crate::volumes::csi::identity::is_csi_volume;
 use k8s_openapi::api::core::v1::{Node, NodeCondition};
 use serde_json::Value;
-use std::{net::IpAddr, sync::Arc, time::Duration};
-use tokio::{sync::watch, time::sleep_until};
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::time::sleep_until;
 use volumes::VolumesInUseReport;
 
 /// The delay before a retry, doubling from `FIRST_DELAY` to `MAX_DELAY`.

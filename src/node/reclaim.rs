@@ -1,20 +1,17 @@
 //! Garbage collection of dead containers, then of unused images.
 
-use crate::{
-    base::error_chain,
-    base::{
-        clock,
-        otel::{Parent, TraceSpanKind, Tracer, traced},
-    },
-    images::gc::ImageCollector,
-    model::{PodUid, reasons::event},
-    pods::pod_config::SourcesReadyReader,
-    pods::pod_workers::PodWorkers,
-    runtime::kuberuntime::KubeGenericRuntimeManager,
-    state::events::{EventRecorder, ObjectRef},
-    state::pod_cache::PodCache,
-};
-use std::{sync::Arc, time::Duration};
+use crate::base::otel::{Parent, TraceSpanKind, Tracer, traced};
+use crate::base::{clock, error_chain};
+use crate::images::gc::ImageCollector;
+use crate::model::PodUid;
+use crate::model::reasons::event;
+use crate::pods::pod_config::SourcesReadyReader;
+use crate::pods::pod_workers::PodWorkers;
+use crate::runtime::kuberuntime::KubeGenericRuntimeManager;
+use crate::state::events::{EventRecorder, ObjectRef};
+use crate::state::pod_cache::PodCache;
+use std::sync::Arc;
+use std::time::Duration;
 use tokio::time::MissedTickBehavior;
 
 /// Upstream's `ImageGCPeriod`.

@@ -1,10 +1,9 @@
 //! The initial Node object, and the reconciliation of an existing one. Pure.
 
-use crate::{node::node_status::GeneratedStatus, resources::devices::is_extended_resource};
-use k8s_openapi::{
-    api::core::v1::{Node, NodeSpec, Taint},
-    apimachinery::pkg::apis::meta::v1::ObjectMeta,
-};
+use crate::node::node_status::GeneratedStatus;
+use crate::resources::devices::is_extended_resource;
+use k8s_openapi::api::core::v1::{Node, NodeSpec, Taint};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 

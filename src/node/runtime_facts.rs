@@ -5,16 +5,13 @@
 //! * Publishes: [`RuntimeFacts`].
 //! * Must never delay the node status while the runtime hangs.
 
-use crate::{
-    cri::{
-        ImageClient, RuntimeClient,
-        v1::{Image, StatusResponse, VersionResponse},
-    },
-    node::node_status::RuntimeFacts,
-};
+use crate::cri::v1::{Image, StatusResponse, VersionResponse};
+use crate::cri::{ImageClient, RuntimeClient};
+use crate::node::node_status::RuntimeFacts;
 use k8s_openapi::api::core::v1::{ContainerImage, NodeRuntimeHandler, NodeRuntimeHandlerFeatures};
 use std::time::Duration;
-use tokio::{sync::watch, time::sleep};
+use tokio::sync::watch;
+use tokio::time::sleep;
 
 /// Interval of reads; the runtime reports no events for images.
 const PERIOD: Duration = Duration::from_secs(60);

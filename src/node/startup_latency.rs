@@ -2,14 +2,10 @@
 //!
 //! Upstream: `pkg/kubelet/util/node_startup_latency_tracker.go`.
 
-use crate::{
-    base::{
-        clock::{self, Instant},
-        metrics::{Metrics, SecondsGauge, metric_set},
-    },
-    host::proc::process_start,
-    node::node_status::READY,
-};
+use crate::base::clock::{self, Instant};
+use crate::base::metrics::{Metrics, SecondsGauge, metric_set};
+use crate::host::proc::process_start;
+use crate::node::node_status::READY;
 use k8s_openapi::api::core::v1::Node;
 use std::time::Duration;
 

@@ -1,38 +1,38 @@
 //! Public interface of the area: its stores, which are readable at once, and the handles of its components, which exist
 //! once the runtime is reachable.
 
-use super::{
-    mirror::{MirrorDeps, MirrorPods},
-    pleg::{self, Pleg, PlegMetrics, RuntimeStateReader},
-    pod_config::{self, MissingPath, PodConfig, PostedPods, SourcesReadyReader},
-    pod_sync::{ClusterInputs, PodLister, PodStartMetrics, PodSync, StatusPublisher},
-    pod_workers::{self, Delays, PodSyncObserver, PodWorkers, WorkerPhase},
-    prober::{ProbeManager, ProberDeps, container_view},
-    status::{StatusManager, Statuses},
-    status_writer::{StatusWriter, StatusWriterDeps},
-    sync_loop::{
-        AdmissionDeps, HousekeepingSchedule, LoopMetrics, ResizeRules, Resizes, SyncLoop,
-        SyncLoopMonitor,
-    },
+use super::mirror::{MirrorDeps, MirrorPods};
+use super::pleg::{self, Pleg, PlegMetrics, RuntimeStateReader};
+use super::pod_config::{self, MissingPath, PodConfig, PostedPods, SourcesReadyReader};
+use super::pod_sync::{ClusterInputs, PodLister, PodStartMetrics, PodSync, StatusPublisher};
+use super::pod_workers::{self, Delays, PodSyncObserver, PodWorkers, WorkerPhase};
+use super::prober::{ProbeManager, ProberDeps, container_view};
+use super::status::{StatusManager, Statuses};
+use super::status_writer::{StatusWriter, StatusWriterDeps};
+use super::sync_loop::{
+    AdmissionDeps, HousekeepingSchedule, LoopMetrics, ResizeRules, Resizes, SyncLoop,
+    SyncLoopMonitor,
 };
-use crate::{
-    apiserver::ApiServer,
-    base::{Tasks, clock, metrics::Metrics, otel::Tracer},
-    cri::{
-        FeaturesWriter, RuntimeClient, RuntimeInfo,
-        events::{EventMetrics, EventStream, event_stream},
-    },
-    model::{PodSource, PodUid},
-    resources::ResourceArea,
-    runtime::{handlers::runtime_exec, kuberuntime::KubeGenericRuntimeManager},
-    state::{
-        Stores, node_object::HostIps, pod_cache::PodCacheWriter, pod_manager::PodManagerWriter,
-        probe_results::ProbeResultsWriter,
-    },
-    volumes::VolumeManager,
-};
+use crate::apiserver::ApiServer;
+use crate::base::metrics::Metrics;
+use crate::base::otel::Tracer;
+use crate::base::{Tasks, clock};
+use crate::cri::events::{EventMetrics, EventStream, event_stream};
+use crate::cri::{FeaturesWriter, RuntimeClient, RuntimeInfo};
+use crate::model::{PodSource, PodUid};
+use crate::resources::ResourceArea;
+use crate::runtime::handlers::runtime_exec;
+use crate::runtime::kuberuntime::KubeGenericRuntimeManager;
+use crate::state::Stores;
+use crate::state::node_object::HostIps;
+use crate::state::pod_cache::PodCacheWriter;
+use crate::state::pod_manager::PodManagerWriter;
+use crate::state::probe_results::ProbeResultsWriter;
+use crate::volumes::VolumeManager;
 use jiff::Timestamp;
-use std::{collections::HashSet, sync::Arc, time::Duration};
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::watch;
 
 /// The readable stores of the area; cheap to clone.

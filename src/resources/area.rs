@@ -1,20 +1,17 @@
 //! Opens the resource managers with the state of an earlier kubelet, and starts their tasks.
 
-use super::{
-    Deps, DeviceManagers, HealthDetail, PodSetReader, ResourceEnforcement,
-    allocation::{Allocations, ResizeMetrics},
-    cm::{self, CgroupRules, CgroupsConfig, ContainerManager},
-    devices::DeviceManager,
-    dra::DraManager,
-    managers::{self, ManagersConfig, NodeReserved, ResourceManagers},
-    plugin_manager::{self, PluginHandler, PluginHandlers},
-    pod_resources::{self, IsActive, PodResources, PodResourcesSocket},
-};
-use crate::base::{Tasks, metrics::Metrics, spawn_blocking};
-use std::{
-    path::{Path, PathBuf},
-    sync::Arc,
-};
+use super::allocation::{Allocations, ResizeMetrics};
+use super::cm::{self, CgroupRules, CgroupsConfig, ContainerManager};
+use super::devices::DeviceManager;
+use super::dra::DraManager;
+use super::managers::{self, ManagersConfig, NodeReserved, ResourceManagers};
+use super::plugin_manager::{self, PluginHandler, PluginHandlers};
+use super::pod_resources::{self, IsActive, PodResources, PodResourcesSocket};
+use super::{Deps, DeviceManagers, HealthDetail, PodSetReader, ResourceEnforcement};
+use crate::base::metrics::Metrics;
+use crate::base::{Tasks, spawn_blocking};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// Configuration of the area.
 pub struct Config {

@@ -1,7 +1,8 @@
 //! Common parts of the checkpoints of this area: checksum, error text, and assignments by pod and container. Pure.
 
 use crate::model::fnv32a;
-use std::{collections::BTreeMap, fmt::Display};
+use std::collections::BTreeMap;
+use std::fmt::Display;
 
 /// The error of a checkpoint whose checksum is wrong.
 pub(super) const CORRUPTED: &str = "checkpoint is corrupted";

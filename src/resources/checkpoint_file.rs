@@ -1,11 +1,9 @@
 //! A checkpoint file, written only when its content changes. After a power failure it has the old content or the new one.
 
 use crate::base::{atomic_file, if_exists, spawn_blocking};
-use std::{
-    fs,
-    path::{Path, PathBuf},
-    sync::Arc,
-};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use tokio::sync::{Mutex, OwnedMutexGuard};
 
 /// Suffix of the name of a file that cannot be used.

@@ -1,14 +1,14 @@
 //! Dependencies of the resource managers.
 
-use crate::{
-    apiserver::ApiServer,
-    base::metrics::Metrics,
-    cri::RuntimeClient,
-    host::{HostMachine, System},
-    model::Pod,
-    state::{events::EventRecorder, pod_cache::PodCache},
-};
-use std::{path::PathBuf, sync::Arc};
+use crate::apiserver::ApiServer;
+use crate::base::metrics::Metrics;
+use crate::cri::RuntimeClient;
+use crate::host::{HostMachine, System};
+use crate::model::Pod;
+use crate::state::events::EventRecorder;
+use crate::state::pod_cache::PodCache;
+use std::path::PathBuf;
+use std::sync::Arc;
 use tokio::sync::watch;
 
 /// Returns a set of pods; which ones, is said where it is used.

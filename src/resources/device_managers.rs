@@ -1,9 +1,7 @@
 //! The devices of containers: of device plugins, and of ResourceClaims.
 
-use super::{
-    devices::{DeviceManager, RunOptions},
-    dra::DraManager,
-};
+use super::devices::{DeviceManager, RunOptions};
+use super::dra::DraManager;
 use crate::model::{Pod, PodExt as _};
 use k8s_openapi::api::core::v1::{Container, ResourceStatus};
 

@@ -1,9 +1,7 @@
 //! Cgroup v2 memory settings of containers other than the limit. Pure.
 
-use super::{
-    QosClass, pod_qos,
-    requests::{InvalidQuantity, MEMORY, Resources},
-};
+use super::requests::{InvalidQuantity, MEMORY, Resources};
+use super::{QosClass, pod_qos};
 use crate::model::{NodeFacts, Pod, PodExt};
 
 /// `memory.high` is rounded down to this many bytes; on machines with larger pages the kernel rounds further.
@@ -108,7 +106,8 @@ pub(super) fn memory_qos(
 
 #[cfg(test)]
 mod tests {
-    use super::{super::requests, *};
+    use super::super::requests;
+    use super::*;
     use serde_json::{Value, json};
 
     const MIB: i64 = 1 << 20;

@@ -4,11 +4,9 @@
 //! managed too. If the topology manager aligns whole pods, such a pod gets the resources of `spec.resources` at once:
 //! containers whose CPU and memory requests equal their limits get an exclusive part, and the others share the rest.
 
-use super::{
-    QosClass, pod_qos,
-    requests::{self, CPU, MEMORY},
-    topology::TopologyError,
-};
+use super::requests::{self, CPU, MEMORY};
+use super::topology::TopologyError;
+use super::{QosClass, pod_qos};
 use crate::model::{Pod, PodExt, Quantity, is_sidecar};
 use k8s_openapi::api::core::v1::Container;
 use std::collections::BTreeMap;

@@ -1,34 +1,33 @@
 //! Builds the server area: the handler of the ports, on top of the stores.
 
-use super::{
-    PortHandler,
-    handlers::{
-        checkpoint::Checkpoints,
-        container_logs::{LogDeps, LogReaders},
-        health::HealthChecks,
-        node_logs::NodeLogs,
-        pod_explainer::PodExplainer,
-        pods::PodLists,
-        process::Process,
-        scrapes::{ScrapeHook, Scrapes},
-        stats::StatsReaders,
-    },
-    known_pods::KnownPods,
-    pods_api::{Changes, PodsApi},
-    router::{RouteGroup, dispatcher::RouteHandlers, metrics::HttpMetrics},
-    streaming::{StreamDeps, StreamMetrics, StreamTable},
-};
-use crate::{
-    base::{metrics::Metrics, otel::Tracer},
-    cri::RuntimeClient,
-    host::HostMachine,
-    node::stats::{ClaimMeter, ClaimVolumes, Stats},
-    pods::PodsReader,
-    runtime::logs::{ContainerLogs, LogPathFn},
-    state::Stores,
-    volumes::VolumeManager,
-};
-use std::{path::PathBuf, sync::Arc, time::Duration};
+use super::PortHandler;
+use super::handlers::checkpoint::Checkpoints;
+use super::handlers::container_logs::{LogDeps, LogReaders};
+use super::handlers::health::HealthChecks;
+use super::handlers::node_logs::NodeLogs;
+use super::handlers::pod_explainer::PodExplainer;
+use super::handlers::pods::PodLists;
+use super::handlers::process::Process;
+use super::handlers::scrapes::{ScrapeHook, Scrapes};
+use super::handlers::stats::StatsReaders;
+use super::known_pods::KnownPods;
+use super::pods_api::{Changes, PodsApi};
+use super::router::RouteGroup;
+use super::router::dispatcher::RouteHandlers;
+use super::router::metrics::HttpMetrics;
+use super::streaming::{StreamDeps, StreamMetrics, StreamTable};
+use crate::base::metrics::Metrics;
+use crate::base::otel::Tracer;
+use crate::cri::RuntimeClient;
+use crate::host::HostMachine;
+use crate::node::stats::{ClaimMeter, ClaimVolumes, Stats};
+use crate::pods::PodsReader;
+use crate::runtime::logs::{ContainerLogs, LogPathFn};
+use crate::state::Stores;
+use crate::volumes::VolumeManager;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 /// The directory that `/logs/` serves.

@@ -1,14 +1,13 @@
 //! The pods that handlers show, once every source has delivered, with statuses that will not be lost.
 
 use super::http::response::Body;
-use crate::{
-    base::clock::{self, Instant},
-    pods::pod_sync::{PodLister, PodWithStatus},
-    state::pod_state_store::PodStateStore,
-};
+use crate::base::clock::{self, Instant};
+use crate::pods::pod_sync::{PodLister, PodWithStatus};
+use crate::state::pod_state_store::PodStateStore;
 use hyper::Response;
 use std::time::Duration;
-use tokio::{sync::watch, time};
+use tokio::sync::watch;
+use tokio::time;
 use tokio_util::sync::CancellationToken;
 
 /// Maximum time, after the server area was built, that requests for pods wait until every source has sent a list.

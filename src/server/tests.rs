@@ -6,37 +6,28 @@ mod secured;
 mod sockets;
 mod spans;
 
-use super::{
-    explain::{Explanation, Overview},
-    *,
-};
-use crate::{
-    base::metrics::Metrics,
-    cri::{CriConnection, CriMetrics, RuntimeClient, RuntimeEndpoint},
-    model::{ContainerState, ContainerStatus, Pod, PodExt, fixture},
-    node::stats::api::{NodeStats, PodReference, PodStats, RlimitStats, Summary},
-    pods::{
-        pod_sync::{PodLister, PodWithStatus},
-        status::StatusManager,
-    },
-    runtime::logs::ContainerLogs,
-    state::{
-        events::{EventRecorder, ObjectRef},
-        pod_cache::{self, InspectedItem, ItemId, PodCache, PodRef},
-        pod_manager::PodManagerWriter,
-        pod_state_store::PodStateStore,
-    },
-};
+use super::explain::{Explanation, Overview};
+use super::*;
+use crate::base::metrics::Metrics;
+use crate::cri::{CriConnection, CriMetrics, RuntimeClient, RuntimeEndpoint};
+use crate::model::{ContainerState, ContainerStatus, Pod, PodExt, fixture};
+use crate::node::stats::api::{NodeStats, PodReference, PodStats, RlimitStats, Summary};
+use crate::pods::pod_sync::{PodLister, PodWithStatus};
+use crate::pods::status::StatusManager;
+use crate::runtime::logs::ContainerLogs;
+use crate::state::events::{EventRecorder, ObjectRef};
+use crate::state::pod_cache::{self, InspectedItem, ItemId, PodCache, PodRef};
+use crate::state::pod_manager::PodManagerWriter;
+use crate::state::pod_state_store::PodStateStore;
 use bytes::Bytes;
 use k8s_openapi::api::core::v1;
-use std::{sync::Arc, time::Duration};
-use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
-    net::TcpStream,
-    sync::watch,
-    task::JoinHandle,
-    time::timeout,
-};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 /// Long enough for anything on loopback, short enough to fail a test.

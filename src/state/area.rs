@@ -1,20 +1,20 @@
 //! Opens the stores. Every area gets the reading ends; each writing end goes to its one owner.
 
-use super::{
-    events::EventRecorder,
-    node_object::{NodeObject, NodeObjectWriter},
-    node_pressure::{NodePressureReader, NodePressureWriter},
-    node_shutdown::{NodeShutdownReader, NodeShutdownWriter},
-    pod_cache::{PodCache, PodCacheWriter, pod_cache_with},
-    pod_history::PodHistory,
-    pod_manager::{PodChanges, PodManager, PodManagerWriter},
-    pod_state_store::PodStateStore,
-    probe_results::{ProbeResults, ProbeResultsWriter, probe_results},
-    store_sizes::StoreSizes,
-    volumes_in_use::VolumesInUse,
-};
-use crate::{base::metrics::Metrics, model::AddressOrder};
-use std::{path::PathBuf, sync::Arc};
+use super::events::EventRecorder;
+use super::node_object::{NodeObject, NodeObjectWriter};
+use super::node_pressure::{NodePressureReader, NodePressureWriter};
+use super::node_shutdown::{NodeShutdownReader, NodeShutdownWriter};
+use super::pod_cache::{PodCache, PodCacheWriter, pod_cache_with};
+use super::pod_history::PodHistory;
+use super::pod_manager::{PodChanges, PodManager, PodManagerWriter};
+use super::pod_state_store::PodStateStore;
+use super::probe_results::{ProbeResults, ProbeResultsWriter, probe_results};
+use super::store_sizes::StoreSizes;
+use super::volumes_in_use::VolumesInUse;
+use crate::base::metrics::Metrics;
+use crate::model::AddressOrder;
+use std::path::PathBuf;
+use std::sync::Arc;
 
 /// Configuration of the stores.
 pub struct Config {

@@ -6,7 +6,8 @@
 //! * Must never replace a newer version by an older one that a watch delivers late.
 
 use k8s_openapi::api::core::v1::Node;
-use std::{net::IpAddr, sync::Arc};
+use std::net::IpAddr;
+use std::sync::Arc;
 use tokio::sync::watch;
 
 /// Reading end; cheap to clone.

@@ -8,10 +8,8 @@
 //! * Publishes: both sets.
 //! * Must never keep a name confirmed that is not wanted any more: the next report removes it.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use tokio::sync::watch;
 
 /// The wanted names; `None` until the volumes on disk have been read. Until then the Node object's list is kept.

@@ -1,19 +1,18 @@
 //! The API objects that volumes need besides configmaps and secrets, and the lookup of all inputs of one volume.
 
 use super::csi::inputs::CsiSources;
-use crate::{
-    apiserver::{
-        claim::{ApiPersistentVolumeClaims, FoundClaims, PersistentVolumeClaimKey},
-        configmap_secret::{ConfigMapsAndSecrets, ObjectKey, PodConfigMapSecretReader},
-        pod_certificate::{FoundCertificates, PodCertificateKey, PodCertificates},
-        token::{FoundTokens, TokenKey, Tokens},
-        trust_bundle::{FoundBundles, TrustBundles},
-    },
-    model::PodUid,
+use crate::apiserver::claim::{ApiPersistentVolumeClaims, FoundClaims, PersistentVolumeClaimKey};
+use crate::apiserver::configmap_secret::{
+    ConfigMapsAndSecrets, ObjectKey, PodConfigMapSecretReader,
 };
+use crate::apiserver::pod_certificate::{FoundCertificates, PodCertificateKey, PodCertificates};
+use crate::apiserver::token::{FoundTokens, TokenKey, Tokens};
+use crate::apiserver::trust_bundle::{FoundBundles, TrustBundles};
+use crate::model::PodUid;
 use futures::future::OptionFuture;
 use k8s_openapi::api::core::v1::Node;
-use std::{collections::BTreeSet, sync::Arc};
+use std::collections::BTreeSet;
+use std::sync::Arc;
 use tokio::sync::watch;
 
 /// What volumes need from the API server besides configmaps and secrets.

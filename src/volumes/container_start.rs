@@ -1,12 +1,12 @@
 //! What is done with a pod's volumes before every start of a container: sub-paths are bind-mounted, and the types of paths
 //! of the node are checked.
 
-use super::{
-    PodDir, SubPathRequest, VolumeError, VolumeManagerInner, VolumePath, kinds::host_path,
-    pod_volumes::PodVolumes, sub_path,
-};
+use super::kinds::host_path;
+use super::pod_volumes::PodVolumes;
+use super::{PodDir, SubPathRequest, VolumeError, VolumeManagerInner, VolumePath, sub_path};
 use crate::model::PodUid;
-use std::{path::PathBuf, sync::Arc};
+use std::path::PathBuf;
+use std::sync::Arc;
 
 impl VolumeManagerInner {
     /// Bind-mounts the sub-paths of one volume for a container. If the future is dropped, this continues and keeps

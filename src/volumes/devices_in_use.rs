@@ -1,14 +1,10 @@
 //! Which devices are in use that the kubelet mounts without a CSI driver: those that have a directory.
 
-use super::{
-    disk_dirs::{DiskDir, DiskPlugin},
-    paths::FlexDevice,
-};
+use super::disk_dirs::{DiskDir, DiskPlugin};
+use super::paths::FlexDevice;
 use parking_lot::Mutex;
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    io,
-};
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
 
 /// The devices in use.
 #[derive(Default)]
@@ -124,7 +120,9 @@ impl<D: Device> KnownDevices<D> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::{sync::mpsc, thread, time::Duration};
+    use std::sync::mpsc;
+    use std::thread;
+    use std::time::Duration;
 
     fn devices(names: &[&str]) -> Vec<FlexDevice> {
         let devices = names.iter().map(|name| FlexDevice::new("acme/disk", name));

@@ -5,10 +5,8 @@
 
 use super::{KubeletRoot, VolumePlugin};
 use crate::base::if_exists;
-use std::{
-    fs, io,
-    path::{Path, PathBuf},
-};
+use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 /// Directory below a plugin's, for devices of block volumes.
 pub(super) const BLOCK_DIRECTORY: &str = "volumeDevices";

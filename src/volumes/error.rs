@@ -3,12 +3,11 @@
 use super::UnsafeName;
 use crate::apiserver::claim::{ClaimError, PersistentVolumeClaimKey};
 use crate::base::panics::Panicked;
-use crate::model::{reasons::event, requests::InvalidQuantity};
+use crate::model::reasons::event;
+use crate::model::requests::InvalidQuantity;
 use anyhow::anyhow;
-use std::{
-    fmt, io,
-    path::{Path, PathBuf},
-};
+use std::path::{Path, PathBuf};
+use std::{fmt, io};
 
 /// Maximum length of a path in a volume in bytes (the kernel's limit, as upstream).
 pub(super) const MAX_PATH: usize = 4096;

@@ -1,9 +1,7 @@
 //! `fsGroup`: the group of files, and its permissions. Blocking.
 
-use rustix::{
-    fd::BorrowedFd,
-    fs::{AtFlags, Gid, Mode, Stat},
-};
+use rustix::fd::BorrowedFd;
+use rustix::fs::{AtFlags, Gid, Mode, Stat};
 use std::io;
 
 /// Group permissions of files in read-only volumes.

@@ -2,8 +2,10 @@
 //!
 //! Upstream: `pkg/volume/util/metrics.go`, `pkg/kubelet/volumemanager/metrics`.
 
-use crate::base::{metrics::metric_set, named_enum};
-use std::{collections::BTreeMap, time::Duration};
+use crate::base::metrics::metric_set;
+use crate::base::named_enum;
+use std::collections::BTreeMap;
+use std::time::Duration;
 
 /// Upstream's buckets of storage operations, in seconds.
 pub(super) const BUCKETS: [f64; 13] =

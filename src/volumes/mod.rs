@@ -68,26 +68,27 @@ pub use project_quotas::ProjectQuotas;
 pub use sub_path::{SubPathRequest, components};
 
 use crate::apiserver::configmap_secret::{ConfigMapSecretReader, ConfigMapsAndSecrets, ObjectKey};
-use crate::base::{DirtySet, KeyedLock, clock, panics::PanicScope, spawn, spawn_blocking};
+use crate::base::panics::PanicScope;
+use crate::base::{DirtySet, KeyedLock, clock, spawn, spawn_blocking};
 use crate::model::{
     ClaimRef, MeasurableVolume, NodeFacts, PendingVolume, Pod, PodExt, PodUid, UsageSource,
 };
-use csi::{manager::CsiVolumes, requests::MountingPod};
-use kinds::{KINDS, flex::FlexDrivers, plan, releases::Releases};
+use csi::manager::CsiVolumes;
+use csi::requests::MountingPod;
+use kinds::flex::FlexDrivers;
+use kinds::releases::Releases;
+use kinds::{KINDS, plan};
 use mount_threads::MountThreads;
 use parking_lot::Mutex;
 use pod_volumes::{PlannedVolume, PodVolumes, TIMEOUT, VolumePod};
 use state::VolumeState;
-use std::{
-    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
-    fs::File,
-    path::PathBuf,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-};
-use tokio::{sync::Semaphore, time::sleep_until};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::fs::File;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use tokio::sync::Semaphore;
+use tokio::time::sleep_until;
 use tokio_util::sync::CancellationToken;
 
 /// Maximum number of `local` volumes that are set up concurrently, each on a thread that programs may keep for an hour: an

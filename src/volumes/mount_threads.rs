@@ -5,13 +5,11 @@
 use super::{Mounter, VolumeError};
 use crate::base::{KeyedLock, spawn_blocking};
 use parking_lot::Mutex;
-use std::{
-    collections::{BTreeMap, HashSet, VecDeque},
-    ffi::OsString,
-    fs,
-    path::{Component, Path, PathBuf},
-    sync::Arc,
-};
+use std::collections::{BTreeMap, HashSet, VecDeque};
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 

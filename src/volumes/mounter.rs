@@ -1,16 +1,13 @@
 //! The mount operations, behind a trait so that tests without root can record them.
 
-use super::{VolumeError, error::io_error};
-use crate::host::{
-    MountEntry, ProgramEnd, mount,
-    program::{self, Program},
-};
+use super::VolumeError;
+use super::error::io_error;
+use crate::host::program::{self, Program};
+use crate::host::{MountEntry, ProgramEnd, mount};
 use futures::future::BoxFuture;
-use std::{
-    fs::{self, Metadata},
-    io,
-    path::Path,
-};
+use std::fs::{self, Metadata};
+use std::io;
+use std::path::Path;
 
 /// The mount operations that volumes need. All functions block.
 pub trait Mounter: Send + Sync + 'static {

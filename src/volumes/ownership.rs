@@ -4,27 +4,21 @@
 //!
 //! Upstream: `pkg/volume/volume_linux.go`.
 
-use super::{
-    PodDir,
-    error::cannot,
-    group::{READ_WRITE, VolumeGroup},
-    paths::VolumePlugin,
-    pod_dirs::write_marker,
-};
+use super::PodDir;
+use super::error::cannot;
+use super::group::{READ_WRITE, VolumeGroup};
+use super::paths::VolumePlugin;
+use super::pod_dirs::write_marker;
 use crate::host::TreeWalk;
 use anyhow::Context as _;
-use rustix::{
-    fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
-    fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, Stat},
-    io::Errno,
-};
-use std::{
-    ffi::{CStr, OsStr},
-    fs, io,
-    os::unix::ffi::OsStrExt as _,
-    path::{Path, PathBuf},
-    sync::atomic::{AtomicBool, AtomicU64, Ordering},
-};
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, Stat};
+use rustix::io::Errno;
+use std::ffi::{CStr, OsStr};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::{fs, io};
 
 /// The bit of a directory that gives new files its group.
 const SETGID: u32 = 0o2000;

@@ -3,11 +3,9 @@
 
 use crate::base::if_exists;
 use crate::model::PodUid;
-use std::{
-    fs, io,
-    path::{Path, PathBuf},
-    sync::Arc,
-};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::{fs, io};
 
 /// Prefix of the names of claim markers; names of volumes have no underscore.
 pub(super) const CLAIM_PREFIX: &str = "claim_";

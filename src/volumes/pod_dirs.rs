@@ -1,16 +1,12 @@
 //! The directory of a pod, and the files that the kubelet keeps in it. Blocking.
 
-use super::{
-    KubeletRoot, PodDir, VolumeError,
-    error::{cannot, io_error},
-};
+use super::error::{cannot, io_error};
+use super::{KubeletRoot, PodDir, VolumeError};
 use crate::host::files;
 use crate::model::PodUid;
 use anyhow::Context as _;
-use std::{
-    fs,
-    path::{Path, PathBuf},
-};
+use std::fs;
+use std::path::{Path, PathBuf};
 
 /// Creates `pods/<uid>` with `volumes` and `plugins` (0750 each).
 pub fn create(pod: &PodDir) -> Result<(), VolumeError> {

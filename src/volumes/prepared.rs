@@ -1,9 +1,11 @@
 //! The paths of a pod's volumes.
 
 use super::VolumeError;
-use crate::{base::named_enum, model::ProjectId};
+use crate::base::named_enum;
+use crate::model::ProjectId;
 use serde::{Deserialize, Serialize};
-use std::{collections::BTreeMap, path::PathBuf};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
 
 named_enum! {
     /// `hostPath.type`.

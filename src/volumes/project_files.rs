@@ -5,13 +5,11 @@
 
 use super::paths::VolumePlugin;
 use crate::model::ProjectId;
-use std::{
-    collections::BTreeSet,
-    ffi::OsStr,
-    os::unix::ffi::OsStrExt as _,
-    path::{Component, Path},
-    str,
-};
+use std::collections::BTreeSet;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Component, Path};
+use std::str;
 
 /// The first project ID for volumes; upstream's.
 const FIRST: u32 = 1_048_577;

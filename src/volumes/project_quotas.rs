@@ -4,21 +4,17 @@
 //! `pkg/volume/util/fsquota`).
 
 use super::project_files::{EntryError, ProjectFiles, is_empty_dir};
-use crate::{
-    base::{atomic_file, error_chain, if_exists},
-    host::{DiskUsage, limit_project, project_of, project_usage, set_project},
-    model::ProjectId,
-};
+use crate::base::{atomic_file, error_chain, if_exists};
+use crate::host::{DiskUsage, limit_project, project_of, project_usage, set_project};
+use crate::model::ProjectId;
 use parking_lot::Mutex;
 use rustix::fs::{FlockOperation, Mode, OFlags, flock};
-use std::{
-    collections::BTreeSet,
-    fs::{self, File, Metadata},
-    io::{self, Read as _},
-    os::unix::fs::MetadataExt as _,
-    path::{Path, PathBuf},
-    sync::atomic::{AtomicBool, Ordering},
-};
+use std::collections::BTreeSet;
+use std::fs::{self, File, Metadata};
+use std::io::{self, Read as _};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// How many project IDs are tried.
 const MAX_TRIED: usize = 1024;

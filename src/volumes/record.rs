@@ -3,7 +3,8 @@
 //! After a crash, even during the creation or removal of a volume, the next kubelet knows from the record which
 //! volumes this kubelet created, and removes nothing else.
 
-use super::{PodDir, VolumeError, error::io_error, kinds};
+use super::error::io_error;
+use super::{PodDir, VolumeError, kinds};
 use crate::base::{atomic_file, if_exists};
 use serde::{Deserialize, Serialize};
 use std::fs;

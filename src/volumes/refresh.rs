@@ -1,16 +1,15 @@
 //! Updates the content volumes of a pod between its syncs: while its containers are being started, which may take hours
 //! of pulling, or stopped, which may take hours of grace. A token would expire meanwhile.
 
-use super::{
-    VolumeError, VolumeManager, VolumeManagerInner,
-    kinds::plan,
-    pod_volumes::{PlannedVolume, VolumePod},
-};
-use crate::{
-    base::run_file_io,
-    model::{Pod, PodExt as _},
-};
-use std::{collections::HashSet, convert::Infallible, sync::Arc, time::Duration};
+use super::kinds::plan;
+use super::pod_volumes::{PlannedVolume, VolumePod};
+use super::{VolumeError, VolumeManager, VolumeManagerInner};
+use crate::base::run_file_io;
+use crate::model::{Pod, PodExt as _};
+use std::collections::HashSet;
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
 use tokio::time::timeout;
 
 /// Interval of updates without a notice: files of the node and the values of the pod are not watched. As long as that of

@@ -1,6 +1,8 @@
 //! Repairs the volumes of a pod before containers of it start.
 
-use super::{VolumeError, VolumeManager, csi::dead_mounts::DeadMount, mounter::unmount_beneath};
+use super::csi::dead_mounts::DeadMount;
+use super::mounter::unmount_beneath;
+use super::{VolumeError, VolumeManager};
 use crate::base::spawn_blocking;
 use crate::model::{Pod, PodExt as _, PodUid};
 use anyhow::anyhow;

@@ -1,21 +1,17 @@
 //! Sets up and updates the volumes of a pod, several concurrently. File operations run on threads for blocking work.
 
-use super::{
-    PreparedVolumes, VolumeError, VolumeManagerInner, VolumesNotReady,
-    cluster::{VolumeInputs, VolumeKeys},
-    kinds::plan,
-    pod_dirs,
-    pod_volumes::{Attempt, PlannedVolume, ReadyVolume, TIMEOUT, VolumePod},
-    record::{self, VolumeRecord},
-    state::{self, VolumeWork},
-};
-use crate::base::{
-    clock,
-    otel::in_current_context,
-    panics::{PanicScope, catch_panic},
-    run_file_io, spawn,
-};
-use std::{slice, sync::Arc, time::Duration};
+use super::cluster::{VolumeInputs, VolumeKeys};
+use super::kinds::plan;
+use super::pod_volumes::{Attempt, PlannedVolume, ReadyVolume, TIMEOUT, VolumePod};
+use super::record::{self, VolumeRecord};
+use super::state::{self, VolumeWork};
+use super::{PreparedVolumes, VolumeError, VolumeManagerInner, VolumesNotReady, pod_dirs};
+use crate::base::otel::in_current_context;
+use crate::base::panics::{PanicScope, catch_panic};
+use crate::base::{clock, run_file_io, spawn};
+use std::slice;
+use std::sync::Arc;
+use std::time::Duration;
 use tokio::time::sleep_until;
 
 /// How long a sync waits for other volumes after one has failed, so that it reports their failures together.

@@ -3,22 +3,18 @@
 //! The sub-path is opened with the kernel resolving links only within the volume, whatever a container replaces
 //! concurrently. The opened descriptor is what is bind-mounted, so later replacements have no effect.
 
-use super::{Mounter, error::cannot, pod_volumes::PodVolumes};
-use crate::{
-    base::if_exists,
-    host::files::{open_beneath, open_without_links},
-};
+use super::Mounter;
+use super::error::cannot;
+use super::pod_volumes::PodVolumes;
+use crate::base::if_exists;
+use crate::host::files::{open_beneath, open_without_links};
 use anyhow::{Context as _, anyhow};
-use rustix::{
-    fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
-    fs::{Mode, OFlags},
-    io::Errno,
-};
-use std::{
-    fs,
-    os::unix::fs::{DirBuilderExt, MetadataExt},
-    path::{Component, Path, PathBuf},
-};
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use std::fs;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Component, Path, PathBuf};
 
 /// A sub-path of a volume mount.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,14 +1,13 @@
 //! Tears down a pod's volumes, also after a crash: mounts are read from the kernel, and volumes are found by their
 //! paths. Blocking.
 
-use super::{
-    Mounter, PodDir, VolumeError,
-    error::io_error,
-    record,
-    steps::{self, TearDownStep},
-};
-use crate::{base::if_exists, host::remove};
-use std::{fs, path::Path};
+use super::error::io_error;
+use super::steps::{self, TearDownStep};
+use super::{Mounter, PodDir, VolumeError, record};
+use crate::base::if_exists;
+use crate::host::remove;
+use std::fs;
+use std::path::Path;
 
 /// Unmounts this kubelet's mounts for the pod and removes its volumes. Mounts of others below the pod's directory are
 /// not touched and are an error. `release` releases the quota projects of removed volumes. Idempotent.

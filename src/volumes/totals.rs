@@ -1,15 +1,11 @@
 //! What metrics show of the volumes of pods: how many there are, and how long it takes to set them up. Volumes of CSI
 //! drivers count themselves.
 
-use super::{
-    VolumeError, VolumeManager, VolumeManagerInner, VolumePath,
-    metrics::{ACTUAL, DESIRED, NO_PLUGIN, StorageOperation, VolumeTotals},
-    pod_volumes::{PlannedVolume, ReadyVolume},
-};
-use crate::{
-    base::metrics::{AtScrape, Metrics, ScrapeSample},
-    model::PodUid,
-};
+use super::metrics::{ACTUAL, DESIRED, NO_PLUGIN, StorageOperation, VolumeTotals};
+use super::pod_volumes::{PlannedVolume, ReadyVolume};
+use super::{VolumeError, VolumeManager, VolumeManagerInner, VolumePath};
+use crate::base::metrics::{AtScrape, Metrics, ScrapeSample};
+use crate::model::PodUid;
 use std::time::Duration;
 
 impl VolumeManager {

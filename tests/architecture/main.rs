@@ -109,6 +109,24 @@ fn no_files_use_one_another_in_a_circle() {
     assert!(list.is_empty(), "\n{}\n", list.join("\n"));
 }
 
+/// As rustfmt's `imports_granularity = "Module"`, which is not stable.
+#[test]
+fn a_use_names_one_module() {
+    let mut files = sources();
+    read(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests"), "tests", &mut files);
+    let mut broken = Vec::new();
+    for (name, text) in files {
+        let code = without_comments_and_strings(&text);
+        for at in find_words(&code, "use").filter(|at| code[at + 3..].starts_with(' ')) {
+            let statement = code[at..].split(';').next().unwrap_or_default();
+            if statement.split_once('{').is_some_and(|(_, names)| names.contains("::")) {
+                broken.push(format!("{name}:{}", 1 + code[..at].matches('\n').count()));
+            }
+        }
+    }
+    assert!(broken.is_empty(), "a `use` of several modules:\n{}", broken.join("\n"));
+}
+
 fn sources() -> Vec<(String, String)> {
     let mut files = Vec::new();
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");

@@ -1,7 +1,8 @@
 //! The CRI log format: any file can lie where a log should be.
 
 use crate::engine::{Target, fuzz, path};
-use flate2::{Compression, write::GzEncoder};
+use flate2::Compression;
+use flate2::write::GzEncoder;
 use futures::StreamExt as _;
 use jiff::Timestamp;
 use kubelet::runtime::logs::{Decoder, LogLine, LogOptions, Logs, SelectedStreams, tail};

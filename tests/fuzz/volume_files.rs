@@ -3,15 +3,12 @@
 
 use crate::engine::{Target, fuzz, path};
 use bytes::Bytes;
-use kubelet::volumes::{
-    PathError, VolumeGroup,
-    kinds::content::{Payload, Written, write_files},
-};
+use kubelet::volumes::kinds::content::{Payload, Written, write_files};
+use kubelet::volumes::{PathError, VolumeGroup};
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
-use std::io;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 /// A line is the path of a file, unless it begins with one of these.
 const END_OF_VERSION: &str = "=";

@@ -2,7 +2,8 @@
 
 use std::path::Path;
 
-use base64::{Engine as _, prelude::BASE64_STANDARD};
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
 use rustix::fs::{CWD, FileType, Mode as FileMode, makedev, mknodat};
 use serde_json::{Value, json};
 

@@ -13,10 +13,8 @@ use serde_json::{Value, json};
 
 use crate::api_server::FakeApiServer;
 use crate::api_source::{ForeignMount, bound, path};
-use crate::csi::driver::{
-    CsiDriver, DriverConfig, DriverVolumes, Mounts,
-    disks::{attached_below, detach_below},
-};
+use crate::csi::driver::disks::{attached_below, detach_below};
+use crate::csi::driver::{CsiDriver, DriverConfig, DriverVolumes, Mounts};
 use crate::csi::mounts_below;
 use crate::support::fake_runtime::{FakeRuntime, Options, PodView};
 use crate::support::kubelet_process::{KubeletProcess, Settings};

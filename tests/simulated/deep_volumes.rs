@@ -1,6 +1,8 @@
 //! Volumes whose contents are chosen to make measuring them expensive.
 
-use std::{os::fd::OwnedFd, path::Path, time::Duration};
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::time::Duration;
 
 use rustix::fs::{CWD, Mode, OFlags, mkdirat, openat};
 use serde_json::{Value, json};

@@ -13,13 +13,12 @@ use kubelet::cri::v1::LinuxContainerResources;
 use kubelet::resources::devices::proto::{
     self, CdiDevice, ContainerAllocateResponse, DeviceSpec, Mount,
 };
+use kubelet::resources::pod_resources::v1::pod_resources_lister_client::PodResourcesListerClient;
 use kubelet::resources::pod_resources::v1::{
     AllocatableResourcesRequest, GetPodResourcesRequest, ListPodResourcesRequest,
-    pod_resources_lister_client::PodResourcesListerClient,
 };
-use kubelet::resources::v1alpha1::{
-    self, pod_resources_lister_client::PodResourcesListerClient as V1alpha1Client,
-};
+use kubelet::resources::v1alpha1;
+use kubelet::resources::v1alpha1::pod_resources_lister_client::PodResourcesListerClient as V1alpha1Client;
 use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt as _;
 

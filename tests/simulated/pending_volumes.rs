@@ -1,7 +1,8 @@
 //! Volumes that hang, or whose paths vanish.
 
 use serde_json::{Value, json};
-use std::os::unix::{fs::symlink, net::UnixListener};
+use std::os::unix::fs::symlink;
+use std::os::unix::net::UnixListener;
 
 use crate::node::{Node, WAIT_LIMIT, full, runs, status_of};
 use crate::pods::{container, pod, with, with_spec};

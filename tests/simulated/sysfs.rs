@@ -1,6 +1,7 @@
 //! The part of `/sys` from which the kubelet reads CPUs and NUMA nodes.
 
-use std::{fs, path::Path};
+use std::fs;
+use std::path::Path;
 
 /// Four CPUs and 8 GiB of memory, spread over as many sockets, with one NUMA node each.
 pub(crate) fn four_cpus(sys: &Path, sockets: u32) {

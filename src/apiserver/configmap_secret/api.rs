@@ -2,19 +2,18 @@
 //! node no other watches of them.
 
 use super::{ConfigMapsAndSecrets, ObjectData, ObjectError, ObjectKey, ObjectKind};
+use crate::apiserver::subscriptions::{NoValue, Publisher, Subscriptions};
 use crate::apiserver::{
     ApiError, ApiItem, ApiServer, ListWatch, Selection, Unreadable, WatchEvent,
-    subscriptions::{NoValue, Publisher, Subscriptions},
 };
 use crate::base::{DirtySet, error_chain};
 use crate::model::PodUid;
-use k8s_openapi::{
-    Metadata,
-    api::core::v1::{ConfigMap, Secret},
-    apimachinery::pkg::apis::meta::v1::ObjectMeta,
-};
+use k8s_openapi::Metadata;
+use k8s_openapi::api::core::v1::{ConfigMap, Secret};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::de::DeserializeOwned;
-use std::{collections::BTreeSet, sync::Arc};
+use std::collections::BTreeSet;
+use std::sync::Arc;
 
 /// An object as it is stored, or why it cannot be used.
 type StoredObject = Result<Arc<ObjectData>, ObjectError>;

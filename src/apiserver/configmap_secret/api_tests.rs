@@ -1,6 +1,7 @@
 //! Objects of an API server that appears, changes, refuses and is away.
 
-use super::{tests::pod_of, *};
+use super::tests::pod_of;
+use super::*;
 use crate::apiserver::tests::stored::{Mode, Stored};
 use crate::base::clock;
 use serde_json::{Value, json};

@@ -6,12 +6,12 @@
 use super::object::{ObjectData, ObjectError, ObjectKey, ObjectKind};
 use crate::host::files::{PATH_ONLY, reopen};
 use bytes::Bytes;
-use rustix::{
-    fd::{AsFd, BorrowedFd, OwnedFd},
-    fs::{Dir, FileType, Mode, OFlags, ResolveFlags, Stat},
-    io::Errno,
-};
-use std::{collections::BTreeMap, io::Read, path::Path};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fs::{Dir, FileType, Mode, OFlags, ResolveFlags, Stat};
+use rustix::io::Errno;
+use std::collections::BTreeMap;
+use std::io::Read;
+use std::path::Path;
 
 /// Maximum total size of an object's values, bytes; the API's limit.
 pub const MAX_OBJECT_BYTES: usize = 1 << 20;

@@ -17,18 +17,15 @@ pub use local::MAX_OBJECT_BYTES;
 pub use object::{ConfigMapsAndSecrets, ObjectData, ObjectError, ObjectKey, ObjectKind};
 
 use super::ApiServer;
-use crate::{
-    base::{DirtySet, spawn_blocking},
-    model::{Pod, PodExt as _, PodUid},
-};
+use crate::base::{DirtySet, spawn_blocking};
+use crate::model::{Pod, PodExt as _, PodUid};
 use api::ApiObjects;
-use std::{
-    collections::BTreeSet,
-    path::{Path, PathBuf},
-    sync::Arc,
-    time::Duration,
-};
-use tokio::{sync::Semaphore, time::timeout};
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
 
 /// Timeout of a read of local files: the directory may be on a remote file system that hangs.
 const READ_TIMEOUT: Duration = Duration::from_secs(10);

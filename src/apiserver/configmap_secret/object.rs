@@ -3,11 +3,9 @@
 use crate::base::named_enum;
 use bytes::Bytes;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    fmt,
-    sync::Arc,
-};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::sync::Arc;
 
 named_enum! {
     /// The kind of an object.

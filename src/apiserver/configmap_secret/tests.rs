@@ -1,11 +1,9 @@
 use super::*;
 use crate::base::clock;
-use std::{
-    fs,
-    os::unix::fs::symlink,
-    path::Path,
-    sync::atomic::{AtomicBool, Ordering},
-};
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 fn key(kind: ObjectKind, name: &str) -> ObjectKey {
     ObjectKey { kind, namespace: "shop".into(), name: name.into() }

@@ -2,7 +2,8 @@
 
 use crate::model::PodUid;
 use bytes::Bytes;
-use std::{collections::BTreeMap, fmt};
+use std::collections::BTreeMap;
+use std::fmt;
 
 /// Identifies the certificate of one projection of a pod.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

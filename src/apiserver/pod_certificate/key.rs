@@ -1,6 +1,7 @@
 //! Private keys of pods, and the proof of possession for a request. Never logged.
 
-use crate::{apiserver::pem, base::named_enum};
+use crate::apiserver::pem;
+use crate::base::named_enum;
 use aws_lc_rs::signature::Ed25519KeyPair;
 use bytes::Bytes;
 use rcgen::{CertificateParams, DistinguishedName, KeyPair, RsaKeySize};
@@ -57,7 +58,8 @@ fn private(der: &[u8]) -> Bytes {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::{fs, process::Command};
+    use std::fs;
+    use std::process::Command;
 
     fn openssl(args: &[&str]) -> String {
         let output = Command::new("openssl").args(args).output().unwrap();

@@ -4,12 +4,11 @@ use super::certificate::PodCertificateKey;
 use crate::apiserver::pem;
 use bytes::Bytes;
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::{
-    ByteString,
-    api::certificates::v1beta1::{PodCertificateRequest, PodCertificateRequestSpec},
-    apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference},
-};
-use rustls::pki_types::{CertificateDer, pem::PemObject as _};
+use k8s_openapi::ByteString;
+use k8s_openapi::api::certificates::v1beta1::{PodCertificateRequest, PodCertificateRequestSpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject as _;
 
 /// Maximum random delay of a refresh, so that certificates issued together are not refreshed together.
 const MAX_JITTER: SignedDuration = SignedDuration::from_mins(5);

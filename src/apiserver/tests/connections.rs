@@ -1,10 +1,8 @@
 //! What the connections do: watches spread over several, and dead ones are noticed.
 
-use super::{
-    scripted::{Pushed, Reply},
-    watches::{pod, watched},
-    *,
-};
+use super::scripted::{Pushed, Reply};
+use super::watches::{pod, watched};
+use super::*;
 use crate::base::clock;
 use k8s_openapi::api::core::v1::{Node, Pod, Secret};
 use parking_lot::Mutex;

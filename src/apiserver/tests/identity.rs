@@ -1,17 +1,17 @@
 //! Whose credentials are used, and how often.
 
-use super::{
-    pki::Issued,
-    renewed::write_kubeconfig,
-    scripted::{Reply, TOKEN},
-    *,
-};
+use super::pki::Issued;
+use super::renewed::write_kubeconfig;
+use super::scripted::{Reply, TOKEN};
+use super::*;
 use crate::base::clock;
-use base64::{Engine as _, engine::general_purpose::STANDARD};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use k8s_openapi::api::core::v1::Node;
-use std::{
-    os::unix::fs::PermissionsExt as _, path::Path, sync::atomic::AtomicBool, time::Duration,
-};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 use tokio::time::{sleep, timeout};
 
 async fn server() -> Scripted {

@@ -17,10 +17,8 @@ use k8s_openapi::api::authorization::v1::SubjectAccessReviewSpec;
 use pki::Authority;
 use scripted::{Answer, Scripted, kubeconfig};
 use serde_json::json;
-use std::{
-    fs,
-    sync::atomic::{AtomicUsize, Ordering},
-};
+use std::fs;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 async fn client(server: &Scripted) -> ApiServer {
     let dir = tempfile::tempdir().unwrap();

@@ -6,10 +6,8 @@ use rcgen::{
     ExtendedKeyUsagePurpose, IsCa, KeyPair, SanType, SignatureAlgorithm,
 };
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use std::{
-    net::{IpAddr, Ipv4Addr},
-    time::Duration,
-};
+use std::net::{IpAddr, Ipv4Addr};
+use std::time::Duration;
 
 /// A certificate authority.
 pub struct Authority {

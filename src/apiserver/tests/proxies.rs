@@ -1,17 +1,16 @@
 //! Connections through a proxy, well behaved and otherwise.
 
-use super::{scripted::Reply, *};
+use super::scripted::Reply;
+use super::*;
 use crate::base::error_chain;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use parking_lot::Mutex;
 use std::path::Path;
-use tokio::{
-    io::{
-        AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader, copy_bidirectional,
-    },
-    net::{TcpListener, TcpStream},
-    task::JoinHandle,
+use tokio::io::{
+    AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader, copy_bidirectional,
 };
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinHandle;
 
 /// How a proxy responds.
 #[derive(Clone, Copy, PartialEq)]

@@ -4,10 +4,8 @@ use super::*;
 use crate::base::clock;
 use pki::Issued;
 use scripted::TOKEN;
-use std::{
-    path::{Path, PathBuf},
-    time::Duration,
-};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 use tokio::time::sleep;
 
 /// Before a library would read a token file again by itself, which takes a minute.

@@ -1,17 +1,11 @@
 //! Typed requests: what is sent, and what a response means.
 
-use super::{
-    scripted::{Received, Reply},
-    *,
-};
-use k8s_openapi::{
-    api::{
-        authentication::v1::{TokenRequest, TokenRequestSpec},
-        coordination::v1::Lease,
-        core::v1::{ConfigMap, Node, Pod, ServiceAccount},
-    },
-    apimachinery::pkg::apis::meta::v1::{DeleteOptions, ObjectMeta},
-};
+use super::scripted::{Received, Reply};
+use super::*;
+use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod, ServiceAccount};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{DeleteOptions, ObjectMeta};
 
 fn config_map(name: &str) -> ConfigMap {
     let name = Some(name.to_owned());

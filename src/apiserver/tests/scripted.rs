@@ -4,32 +4,25 @@ use super::pki::Authority;
 use bytes::Bytes;
 use futures::stream;
 use http::{Request, Response, header};
-use http_body_util::{BodyExt as _, Full, StreamBody, combinators::BoxBody};
-use hyper::{
-    body::{Frame, Incoming},
-    server::conn::{http1, http2},
-    service::service_fn,
-};
+use http_body_util::combinators::BoxBody;
+use http_body_util::{BodyExt as _, Full, StreamBody};
+use hyper::body::{Frame, Incoming};
+use hyper::server::conn::{http1, http2};
+use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
-use std::{
-    convert::Infallible,
-    io,
-    path::{Path, PathBuf},
-    pin::Pin,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    task::{Context, Poll},
-};
-use tokio::{
-    io::{AsyncRead, AsyncWrite, ReadBuf},
-    net::{TcpListener, TcpStream},
-    sync::mpsc,
-    task::{AbortHandle, JoinHandle, JoinSet},
-};
+use std::convert::Infallible;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc;
+use tokio::task::{AbortHandle, JoinHandle, JoinSet};
 use tokio_rustls::TlsAcceptor;
 
 /// The response to one review.

@@ -1,13 +1,12 @@
 //! What errors must not say.
 
-use super::{
-    renewed::write_kubeconfig,
-    scripted::{Reply, TOKEN},
-    *,
-};
+use super::renewed::write_kubeconfig;
+use super::scripted::{Reply, TOKEN};
+use super::*;
 use crate::base::{clock, error_chain};
 use k8s_openapi::api::core::v1::Node;
-use std::{os::unix::fs::PermissionsExt as _, path::Path};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
 
 const SECRET: &str = "s3cret";
 

@@ -1,15 +1,11 @@
 //! An API server that stores objects: lists and watches them, and issues what is posted to subresources.
 
-use super::{
-    super::ApiServer,
-    scripted::{Pushed, Received, Reply, Scripted},
-};
+use super::super::ApiServer;
+use super::scripted::{Pushed, Received, Reply, Scripted};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, AtomicUsize, Ordering},
-};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use tokio::sync::watch;
 
 /// What the server does with requests.

@@ -1,18 +1,17 @@
 //! Lists and watches.
 
-use super::{
-    scripted::{Pushed, Received, Reply},
-    *,
-};
+use super::scripted::{Pushed, Received, Reply};
+use super::*;
 use crate::base::clock;
-use k8s_openapi::api::{coordination::v1::Lease, core::v1::Pod};
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::Pod;
 use parking_lot::Mutex;
 use serde_json::Value;
-use std::{collections::VecDeque, ops::Deref, time::Duration};
-use tokio::{
-    sync::mpsc,
-    time::{timeout, timeout_at},
-};
+use std::collections::VecDeque;
+use std::ops::Deref;
+use std::time::Duration;
+use tokio::sync::mpsc;
+use tokio::time::{timeout, timeout_at};
 
 /// A server that lists what it is set to, and hands the writers of its watches to the test.
 pub(super) struct Watched {

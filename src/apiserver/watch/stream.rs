@@ -1,6 +1,7 @@
 //! The response to a watch, read by lines.
 
-use crate::apiserver::{ApiError, transport::WatchSlot};
+use crate::apiserver::ApiError;
+use crate::apiserver::transport::WatchSlot;
 use crate::base::clock::{self, Instant};
 use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt as _;

@@ -1,32 +1,25 @@
 //! Reads the pods of the runtime, of the manifests and of the API server. Only with calls that change nothing.
 
-use super::{
-    forecast::of_pod,
-    pods::{RuntimePods, SourceList},
-    report::{Outcome, PodForecast},
+use super::forecast::of_pod;
+use super::pods::{RuntimePods, SourceList};
+use super::report::{Outcome, PodForecast};
+use crate::apiserver::claim::PersistentVolumeClaimKey;
+use crate::apiserver::{ApiItem, ApiServer, ResourcePath, Unreadable, WatchEvent};
+use crate::app::Finding;
+use crate::base::{StringInterner, error_chain, spawn_blocking};
+use crate::cri::{CriError, RuntimeClient};
+use crate::model::{
+    AddressOrder, ContainerStatus, LenientNode, Pod, PodExt, PodSource, PodStatus, PodUid,
+    SandboxId, SandboxStatus,
 };
-use crate::{
-    apiserver::{
-        ApiItem, ApiServer, ResourcePath, Unreadable, WatchEvent, claim::PersistentVolumeClaimKey,
-    },
-    app::Finding,
-    base::{StringInterner, error_chain, spawn_blocking},
-    cri::{CriError, RuntimeClient},
-    model::{
-        AddressOrder, ContainerStatus, LenientNode, Pod, PodExt, PodSource, PodStatus, PodUid,
-        SandboxId, SandboxStatus,
-    },
-    pods::pod_config::{FileConfig, accept_api_pod, find_manifests, pods_of},
-    runtime::kuberuntime::translate,
-    state::pod_cache::{ListEntry, PodRef},
-};
+use crate::pods::pod_config::{FileConfig, accept_api_pod, find_manifests, pods_of};
+use crate::runtime::kuberuntime::translate;
+use crate::state::pod_cache::{ListEntry, PodRef};
 use futures::{StreamExt as _, stream};
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim};
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-    time::Duration,
-};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
 use tokio::time::timeout;
 
 /// Limit of concurrent reads of the runtime and of the API server.

@@ -1,15 +1,15 @@
 //! What would become of one pod, by the decisions that a running kubelet makes. Pure.
 
 use super::report::{Outcome, PodForecast};
-use crate::{
-    model::{ContainerStatus, Pod, PodExt, PodSource, PodStatus, container_hash, is_terminal},
-    pods::sync_loop::{AdmissionError, Rejection},
-    runtime::kuberuntime::actions::{
-        ContainerKill, ContainerStart, KillReason, PodActionInputs, PodActions, RecordedFacts,
-        compute_pod_actions,
-    },
-    state::probe_results::ContainerProbeResults,
+use crate::model::{
+    ContainerStatus, Pod, PodExt, PodSource, PodStatus, container_hash, is_terminal,
 };
+use crate::pods::sync_loop::{AdmissionError, Rejection};
+use crate::runtime::kuberuntime::actions::{
+    ContainerKill, ContainerStart, KillReason, PodActionInputs, PodActions, RecordedFacts,
+    compute_pod_actions,
+};
+use crate::state::probe_results::ContainerProbeResults;
 
 /// What is known of a desired pod.
 #[derive(Clone, Copy)]

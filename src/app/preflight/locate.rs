@@ -1,19 +1,15 @@
 //! Finds the kubelet of this node: its process and its unit. Blocking, and only reads.
 
-use super::{
-    target::{Found, KubeletProcess, is_node_agent},
-    unit::{EnvironmentFile, Service, UNIT, UnitCommand, UnitFile},
-};
-use crate::{
-    app::Finding,
-    base::{SecretUrl, if_exists, proxy::ProxyEnvironment},
-    host::{ProcDir, files::read_head_or_empty},
-};
-use std::{
-    collections::BTreeMap,
-    fs, io,
-    path::{Path, PathBuf},
-};
+use super::target::{Found, KubeletProcess, is_node_agent};
+use super::unit::{EnvironmentFile, Service, UNIT, UnitCommand, UnitFile};
+use crate::app::Finding;
+use crate::base::proxy::ProxyEnvironment;
+use crate::base::{SecretUrl, if_exists};
+use crate::host::ProcDir;
+use crate::host::files::read_head_or_empty;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 /// Where systemd looks for units, first match first.
 const UNIT_DIRECTORIES: [&str; 8] = [

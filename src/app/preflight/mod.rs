@@ -23,21 +23,24 @@ pub use metrics::families_not_served;
 pub use report::{Outcome, PodForecast, PreflightReport, Verdict};
 
 use super::{Finding, Level, node_findings, settings};
-use crate::{
-    apiserver::{ApiServer, ClientIdentity},
-    base::{error_chain, metrics::Metrics, otel::Tracer, spawn_blocking},
-    config::{Flags, HostFacts, KubeletConfig, Problems, load},
-    cri::{self, RuntimeClient, RuntimeConfig, RuntimeFeatures},
-    host::{HostMachine, ProcDir},
-    model::{AddressOrder, PodSource},
-    node::certificates::client_identity,
-};
+use crate::apiserver::{ApiServer, ClientIdentity};
+use crate::base::metrics::Metrics;
+use crate::base::otel::Tracer;
+use crate::base::{error_chain, spawn_blocking};
+use crate::config::{Flags, HostFacts, KubeletConfig, Problems, load};
+use crate::cri::{self, RuntimeClient, RuntimeConfig, RuntimeFeatures};
+use crate::host::{HostMachine, ProcDir};
+use crate::model::{AddressOrder, PodSource};
+use crate::node::certificates::client_identity;
 use anyhow::Context as _;
 use collect::blocking;
 use node::NodeChecks;
 use pods::{RuntimePods, SourceList, StaticPod, adopt, forecasts, way_back};
 use state::LeftState;
-use std::{env, io, path::Path, sync::Arc, time::Duration};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+use std::{env, io};
 
 /// How long the runtime may take for one call.
 const TIMEOUT: Duration = Duration::from_secs(10);

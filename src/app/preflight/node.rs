@@ -1,35 +1,32 @@
 //! What is known of the node when pods are decided about: admission, volumes, cgroups, the runtime's features.
 
-use super::{
-    collect,
-    forecast::{PodChecks, has_running_containers},
-    pods::{PodLookup, RuntimePods},
-    state::LeftState,
-};
-use crate::{
-    apiserver::{ApiServer, claim::PersistentVolumeClaimKey},
-    app::{Finding, settings},
-    base::{error_chain, metrics::Metrics},
-    config::{KUBERNETES_VERSION, KubeletConfig, NODE_VERSION},
-    cri::{RuntimeClient, RuntimeFeatures},
-    host::{HostMachine, cgroup::Cgroups},
-    model::{NodeFacts, Pod, PodExt, PodStatus, PodUid, validation::sysctl_allowlist::Allowlist},
-    node,
-    pods::sync_loop::{AdmittedPods, PodAdmitAttributes, admit, broken_by_running},
-    resources::{
-        allocation::PodResourceInfo,
-        cm::{CgroupDriver, CgroupName, cgroup_driver, pod_cgroup_name},
-    },
-    runtime::kuberuntime::{actions::RecordedFacts, recorded_facts},
-    state::node_pressure::NodePressure,
-    state::pod_state_store::{PodOrigin, PodRecord},
-    volumes::kinds::plan::{VolumeCheck, check},
-};
+use super::collect;
+use super::forecast::{PodChecks, has_running_containers};
+use super::pods::{PodLookup, RuntimePods};
+use super::state::LeftState;
+use crate::apiserver::ApiServer;
+use crate::apiserver::claim::PersistentVolumeClaimKey;
+use crate::app::{Finding, settings};
+use crate::base::error_chain;
+use crate::base::metrics::Metrics;
+use crate::config::{KUBERNETES_VERSION, KubeletConfig, NODE_VERSION};
+use crate::cri::{RuntimeClient, RuntimeFeatures};
+use crate::host::HostMachine;
+use crate::host::cgroup::Cgroups;
+use crate::model::validation::sysctl_allowlist::Allowlist;
+use crate::model::{NodeFacts, Pod, PodExt, PodStatus, PodUid};
+use crate::node;
+use crate::pods::sync_loop::{AdmittedPods, PodAdmitAttributes, admit, broken_by_running};
+use crate::resources::allocation::PodResourceInfo;
+use crate::resources::cm::{CgroupDriver, CgroupName, cgroup_driver, pod_cgroup_name};
+use crate::runtime::kuberuntime::actions::RecordedFacts;
+use crate::runtime::kuberuntime::recorded_facts;
+use crate::state::node_pressure::NodePressure;
+use crate::state::pod_state_store::{PodOrigin, PodRecord};
+use crate::volumes::kinds::plan::{VolumeCheck, check};
 use k8s_openapi::api::core::v1::{Node, PersistentVolume};
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 type Claims = BTreeMap<PersistentVolumeClaimKey, Result<Option<Arc<PersistentVolume>>, String>>;
 

@@ -1,24 +1,16 @@
 //! Compares the pods that should run here with those that the runtime has. Pure.
 
-use super::{
-    forecast::{
-        PodChecks, PodInputs, forecast, has_running_containers, of_pod, of_runtime, source_text,
-    },
-    report::{Outcome, PodForecast},
+use super::forecast::{
+    PodChecks, PodInputs, forecast, has_running_containers, of_pod, of_runtime, source_text,
 };
-use crate::{
-    model::{Completeness, Pod, PodExt, PodSource, PodStatus, PodUid},
-    pods::{
-        pod_config::{AdoptedUids, SourcesReady},
-        sync_loop::uid_owner::{UidOwner, uid_owner},
-    },
-    runtime::kuberuntime::actions::RecordedFacts,
-    state::pod_state_store::PodOrigin,
-};
-use std::{
-    collections::{BTreeMap, HashSet},
-    sync::Arc,
-};
+use super::report::{Outcome, PodForecast};
+use crate::model::{Completeness, Pod, PodExt, PodSource, PodStatus, PodUid};
+use crate::pods::pod_config::{AdoptedUids, SourcesReady};
+use crate::pods::sync_loop::uid_owner::{UidOwner, uid_owner};
+use crate::runtime::kuberuntime::actions::RecordedFacts;
+use crate::state::pod_state_store::PodOrigin;
+use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
 
 /// The pods of one source.
 #[derive(Clone, Debug)]

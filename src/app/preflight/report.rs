@@ -1,9 +1,7 @@
 //! What is found, and whether the node can be moved. Pure.
 
-use crate::{
-    app::{Finding, Level},
-    base::named_enum,
-};
+use crate::app::{Finding, Level};
+use crate::base::named_enum;
 use serde::Serialize;
 
 /// Whether the node can be moved.

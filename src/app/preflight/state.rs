@@ -1,27 +1,21 @@
 //! Checks the state that the other kubelet has left below its root directory. Blocking, and only reads.
 
-use crate::{
-    app::{Finding, manager_check::manager_problems, settings},
-    base::error_chain,
-    config::KubeletConfig,
-    host::HostMachine,
-    images,
-    model::PodUid,
-    resources::{
-        allocation::{ACTUATED_FILE, ALLOCATED_FILE, Allocations},
-        cpu, devices, dra, memory,
-    },
-    state::pod_state_store::{PodRecord, read_pod_records},
-    volumes::{
-        HostMounter, KubeletRoot, Mounter as _,
-        csi::{mount_table::MountTable, recovery},
-    },
-};
-use std::{
-    collections::{BTreeMap, HashMap},
-    fs, io,
-    path::{Path, PathBuf},
-};
+use crate::app::manager_check::manager_problems;
+use crate::app::{Finding, settings};
+use crate::base::error_chain;
+use crate::config::KubeletConfig;
+use crate::host::HostMachine;
+use crate::images;
+use crate::model::PodUid;
+use crate::resources::allocation::{ACTUATED_FILE, ALLOCATED_FILE, Allocations};
+use crate::resources::{cpu, devices, dra, memory};
+use crate::state::pod_state_store::{PodRecord, read_pod_records};
+use crate::volumes::csi::mount_table::MountTable;
+use crate::volumes::csi::recovery;
+use crate::volumes::{HostMounter, KubeletRoot, Mounter as _};
+use std::collections::{BTreeMap, HashMap};
+use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 const CHECKPOINTS: &str = "checkpoints";
 /// The directory with the sockets and the checkpoint of device plugins.

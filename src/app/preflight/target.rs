@@ -1,15 +1,12 @@
 //! Which kubelet is to be replaced, and the flags that a start in its place has. Pure.
 
 use super::unit::{UNIT, UnitCommand, is_kubelet};
-use crate::{
-    app::Finding,
-    base::{SecretUrl, proxy::ProxyEnvironment},
-    config::{Flags, Invocation, parse_args},
-};
-use std::{
-    collections::BTreeMap,
-    path::{Path, PathBuf},
-};
+use crate::app::Finding;
+use crate::base::SecretUrl;
+use crate::base::proxy::ProxyEnvironment;
+use crate::config::{Flags, Invocation, parse_args};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 
 /// A kubelet that runs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -3,11 +3,9 @@
 //! What of systemd's format a unit of a kubelet does not need is not interpreted but reported, with file and line.
 
 use crate::app::Finding;
-use std::{
-    collections::BTreeMap,
-    fmt,
-    path::{Path, PathBuf},
-};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::{Path, PathBuf};
 
 /// The name of the kubelet's unit.
 pub(super) const UNIT: &str = "kubelet.service";

@@ -1,7 +1,8 @@
 //! Families with labels, and the table from which the families of one owner are registered.
 
 use super::Metrics;
-use prometheus_client::{metrics::family::Family, registry::Metric};
+use prometheus_client::metrics::family::Family;
+use prometheus_client::registry::Metric;
 
 /// The series of one family: a metric for each combination of label values. Clones share them.
 #[derive(Clone, Debug)]

@@ -15,7 +15,8 @@ mod text;
 mod tests;
 
 use std::collections::HashMap;
-use std::sync::{Arc, atomic::AtomicU64};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use parking_lot::Mutex;
 use prometheus_client::encoding::text::encode_registry;
@@ -25,10 +26,10 @@ use prometheus_client::registry::{Metric, Registry};
 pub use at_scrape::{AtScrape, ScrapeSample};
 pub use metric_set::MetricVec;
 pub(crate) use metric_set::metric_set;
-pub use prometheus_client::metrics::{
-    counter::Counter,
-    gauge::Gauge,
-    histogram::{Histogram, exponential_buckets, exponential_buckets_range},
+pub use prometheus_client::metrics::counter::Counter;
+pub use prometheus_client::metrics::gauge::Gauge;
+pub use prometheus_client::metrics::histogram::{
+    Histogram, exponential_buckets, exponential_buckets_range,
 };
 
 /// A gauge of seconds.

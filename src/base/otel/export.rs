@@ -14,10 +14,8 @@ use super::otlp::{self, wire};
 use super::plan::{ExportRetry, FailureLog, after_failure};
 use super::queue::{BATCH, Queue};
 use super::span_data::SpanData;
-use crate::base::{
-    clock,
-    metrics::{Metrics, metric_set},
-};
+use crate::base::clock;
+use crate::base::metrics::{Metrics, metric_set};
 
 /// How long spans are collected before they are exported, unless a batch is full earlier.
 const GATHER: Duration = Duration::from_secs(1);

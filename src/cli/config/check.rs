@@ -1,12 +1,11 @@
 //! `kubelet config check`: what a start with this configuration on this node would meet.
 
 use super::host_facts;
-use crate::{
-    app::{Finding, Level, manager_findings, node_findings},
-    base::{error_chain, spawn_blocking},
-    cli::{table::plain, term::Paint},
-    config::{Flags, Problems, load},
-};
+use crate::app::{Finding, Level, manager_findings, node_findings};
+use crate::base::{error_chain, spawn_blocking};
+use crate::cli::table::plain;
+use crate::cli::term::Paint;
+use crate::config::{Flags, Problems, load};
 use serde::Serialize;
 
 #[derive(Debug, PartialEq, Serialize)]

@@ -4,16 +4,12 @@ mod check;
 mod show;
 mod yaml;
 
-use super::{
-    args::{ConfigArgs, Output},
-    term::{Term, json, print},
-    verbs::ConfigAction,
-};
-use crate::{
-    base::spawn_blocking,
-    config::{Flags, HostFacts, load_with_origins},
-    host::HostMachine,
-};
+use super::args::{ConfigArgs, Output};
+use super::term::{Term, json, print};
+use super::verbs::ConfigAction;
+use crate::base::spawn_blocking;
+use crate::config::{Flags, HostFacts, load_with_origins};
+use crate::host::HostMachine;
 use show::ShownConfig;
 use std::process::ExitCode;
 

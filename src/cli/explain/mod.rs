@@ -3,11 +3,9 @@
 mod choose;
 mod render;
 
-use super::{
-    args::{Explain, Output},
-    client::Kubelet,
-    term::{Term, json, print},
-};
+use super::args::{Explain, Output};
+use super::client::Kubelet;
+use super::term::{Term, json, print};
 use crate::server::explain::{Explanation, Overview};
 use choose::choose;
 use jiff::tz::TimeZone;

@@ -1,14 +1,13 @@
 //! Formats an explanation as text. Pure.
 
-use crate::cli::{
-    table::{one_line, plain, table},
-    term::Paint,
-};
+use crate::cli::table::{one_line, plain, table};
+use crate::cli::term::Paint;
 use crate::server::explain::times::{clock, span};
 use crate::server::explain::{
     ExplainedContainer, Explanation, HistoryReport, LastEnd, ProbeReport,
 };
-use jiff::{Timestamp, tz::TimeZone};
+use jiff::Timestamp;
+use jiff::tz::TimeZone;
 
 /// Maximum length of a message, in characters.
 const MESSAGE: usize = 160;

@@ -2,17 +2,14 @@
 
 mod render;
 
-use super::{
-    args::{Output, Pods},
-    client::{ClientError, Kubelet},
-    term::{Term, json, print},
-};
-use crate::{
-    base::{clock, error_chain},
-    server::explain::Overview,
-};
+use super::args::{Output, Pods};
+use super::client::{ClientError, Kubelet};
+use super::term::{Term, json, print};
+use crate::base::{clock, error_chain};
+use crate::server::explain::Overview;
 use render::{RenderOptions, changed_lines, screen, text};
-use std::{process::ExitCode, time::Duration};
+use std::process::ExitCode;
+use std::time::Duration;
 
 /// Minimum interval between two redraws.
 const REDRAW_INTERVAL: Duration = Duration::from_millis(200);

@@ -1,10 +1,9 @@
 //! The table of pods. Pure.
 
-use crate::cli::{
-    table::{one_line, table},
-    term::Paint,
-};
-use crate::server::explain::{Order, Overview, PodRow, times::span};
+use crate::cli::table::{one_line, table};
+use crate::cli::term::Paint;
+use crate::server::explain::times::span;
+use crate::server::explain::{Order, Overview, PodRow};
 use jiff::Timestamp;
 
 /// Maximum length of the last reason, in characters.

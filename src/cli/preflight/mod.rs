@@ -2,14 +2,10 @@
 
 mod render;
 
-use super::{
-    args::{Output, Preflight},
-    term::{Term, json, print, print_error},
-};
-use crate::{
-    app::{PreflightRequest, Verdict, preflight},
-    base::error_chain,
-};
+use super::args::{Output, Preflight};
+use super::term::{Term, json, print, print_error};
+use crate::app::{PreflightRequest, Verdict, preflight};
+use crate::base::error_chain;
 use std::process::ExitCode;
 
 /// Something could not be found out.

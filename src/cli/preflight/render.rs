@@ -1,9 +1,8 @@
 //! The text of a preflight. Pure.
 
-use crate::{
-    app::{Finding, Level, Outcome, PodForecast, PreflightReport, Verdict},
-    cli::{table::plain, term::Paint},
-};
+use crate::app::{Finding, Level, Outcome, PodForecast, PreflightReport, Verdict};
+use crate::cli::table::plain;
+use crate::cli::term::Paint;
 
 /// The summary, a line per pod, a line per finding, and the way back.
 pub(super) fn text(report: &PreflightReport, paint: Paint) -> String {

@@ -9,25 +9,19 @@ mod render;
 
 use validate_file::{ValidatedFile, Validator};
 
-use super::{
-    args::{Output, Validate},
-    term::{Term, json, print},
-};
-use crate::{
-    base::{clock, spawn_blocking},
-    config::{HostFacts, load},
-    host::HostMachine,
-    model::validation::{LocalConfigMapsAndSecrets, MAX_MANIFEST_BYTES},
-    model::{Pod, PodSource},
-    pods::pod_config::{ReadError, SourcePods, dedup_by_name, manifests_at, read_manifest},
-};
+use super::args::{Output, Validate};
+use super::term::{Term, json, print};
+use crate::base::{clock, spawn_blocking};
+use crate::config::{HostFacts, load};
+use crate::host::HostMachine;
+use crate::model::validation::{LocalConfigMapsAndSecrets, MAX_MANIFEST_BYTES};
+use crate::model::{Pod, PodSource};
+use crate::pods::pod_config::{ReadError, SourcePods, dedup_by_name, manifests_at, read_manifest};
 use serde::Serialize;
-use std::{
-    io::{self, Read as _},
-    path::Path,
-    process::ExitCode,
-    sync::Arc,
-};
+use std::io::{self, Read as _};
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::Arc;
 
 #[derive(Debug, Default, PartialEq, Serialize)]
 pub(super) struct ValidationReport {

@@ -1,7 +1,8 @@
 //! Formats a report as text, in the format of compilers. Pure.
 
 use super::{FileReport, ManifestProblem, Severity, ValidationReport};
-use crate::cli::{table::one_line, term::Paint};
+use crate::cli::table::one_line;
+use crate::cli::term::Paint;
 
 /// Maximum length of a message, in characters.
 const MESSAGE: usize = 600;

@@ -1,14 +1,13 @@
 //! Finds all errors in a manifest, with positions. Pure.
 
-use super::{FileReport, ManifestPodName, ManifestProblem, Severity, blank::blank};
-use crate::{
-    base::document::{self, DocumentNode},
-    model::validation::{
-        DecodeError, LocalConfigMapsAndSecrets, decode_pod_or_list, manifest_tree,
-    },
-    model::{Pod, PodExt, PodSource},
-    pods::pod_config::{InvalidManifest, Manifest, ManifestOrigin, decode_file, decode_url},
+use super::blank::blank;
+use super::{FileReport, ManifestPodName, ManifestProblem, Severity};
+use crate::base::document::{self, DocumentNode};
+use crate::model::validation::{
+    DecodeError, LocalConfigMapsAndSecrets, decode_pod_or_list, manifest_tree,
 };
+use crate::model::{Pod, PodExt, PodSource};
+use crate::pods::pod_config::{InvalidManifest, Manifest, ManifestOrigin, decode_file, decode_url};
 use jiff::Timestamp;
 use std::sync::Arc;
 

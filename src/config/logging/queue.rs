@@ -1,11 +1,9 @@
 //! The queue between logging code and the log's writer, so that logging never blocks on the output.
 
 use parking_lot::{Condvar, Mutex};
-use std::{
-    io::{self, Write},
-    sync::Arc,
-    time::Duration,
-};
+use std::io::{self, Write};
+use std::sync::Arc;
+use std::time::Duration;
 
 /// Maximum size of queued lines in bytes. Lines that do not fit are dropped and counted.
 const MAX_BYTES: usize = 1024 * 1024;

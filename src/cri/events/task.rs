@@ -9,10 +9,9 @@ use tokio::time::{sleep, timeout};
 use tonic::{Response, Status, Streaming};
 
 use super::changes::{ChangeWriter, RuntimeEventSource};
-use super::containerd::{
-    self,
-    wire::{Envelope, events_client::EventsClient},
-};
+use super::containerd;
+use super::containerd::wire::Envelope;
+use super::containerd::wire::events_client::EventsClient;
 use super::exits::PendingExits;
 use super::metrics::EventMetrics;
 use super::retry::{EventsEnded, EventsReport, ReconnectState};

@@ -1,14 +1,13 @@
 //! Connects to the Unix socket. After a failure, retries are delayed with exponential back-off, and calls during the
 //! delay fail immediately with the last error instead of queueing.
 
-use std::fmt;
 use std::future::Future;
-use std::io;
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
+use std::{fmt, io};
 
 use http::Uri;
 use hyper_util::rt::TokioIo;

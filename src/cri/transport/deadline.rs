@@ -13,7 +13,8 @@ use tonic::Status;
 use tonic::body::Body;
 use tower::BoxError;
 
-use crate::base::{clock, panics::PanicScope, spawn};
+use crate::base::panics::PanicScope;
+use crate::base::{clock, spawn};
 use crate::cri::rpc::Rpc;
 
 /// A detached call that exceeded its deadline is cancelled after this many further deadlines.

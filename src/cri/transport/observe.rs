@@ -12,10 +12,8 @@ use tonic::{Code, Status};
 use tower::BoxError;
 use tracing::Instrument;
 
-use crate::base::{
-    clock::{self, Instant},
-    otel::{Parent, Span, TraceSpanKind, Tracer},
-};
+use crate::base::clock::{self, Instant};
+use crate::base::otel::{Parent, Span, TraceSpanKind, Tracer};
 use crate::cri::metrics::CriMetrics;
 use crate::cri::rpc::Rpc;
 

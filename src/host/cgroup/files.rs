@@ -6,7 +6,9 @@
 
 use super::fs::CgroupFs;
 use rustix::fs::{Mode, OFlags};
-use std::{io, os::fd::OwnedFd, path::Path};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::Path;
 
 /// Maximum size of a file: 100,000 PIDs.
 const MAX_FILE_BYTES: usize = 1 << 20;

@@ -1,9 +1,7 @@
 //! The locations of cgroups.
 
-use std::{
-    path::{Path, PathBuf},
-    time::UNIX_EPOCH,
-};
+use std::path::{Path, PathBuf};
+use std::time::UNIX_EPOCH;
 
 /// `f_type` of the cgroup v1 and v2 file systems.
 const MAGIC: [u64; 2] = [0x0027_e0eb, 0x6367_7270];

@@ -1,10 +1,8 @@
 //! The mount points of cgroup hierarchies.
 
-use std::{
-    collections::BTreeMap,
-    fs, io,
-    path::{Path, PathBuf},
-};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 /// The mount point of cgroup v2, or the parent directory of the v1 mounts.
 const ROOT: &str = "/sys/fs/cgroup";

@@ -1,11 +1,12 @@
 //! Moves processes between cgroups. Blocking.
 
-use super::{
-    CgroupPath, Cgroups,
-    writer::{PROCS, at, is, processes},
-};
+use super::writer::{PROCS, at, is, processes};
+use super::{CgroupPath, Cgroups};
 use rustix::io::Errno;
-use std::{fs::OpenOptions, io, io::Write as _, path::Path};
+use std::fs::OpenOptions;
+use std::io;
+use std::io::Write as _;
+use std::path::Path;
 
 impl Cgroups {
     /// The controllers in whose hierarchies processes are moved, as named by [`super::ProcessCgroups`]. On cgroup v1,

@@ -1,19 +1,13 @@
 //! Kills all processes in a cgroup. Blocking.
 
-use super::{
-    path::CgroupPath,
-    writer::{Cgroups, processes, tree},
-};
-use rustix::{
-    io::Errno,
-    process::{PidfdFlags, Signal, pidfd_open, pidfd_send_signal},
-};
-use std::{
-    collections::BTreeSet,
-    fs::OpenOptions,
-    io::{self, Write as _},
-    path::{Path, PathBuf},
-};
+use super::path::CgroupPath;
+use super::writer::{Cgroups, processes, tree};
+use rustix::io::Errno;
+use rustix::process::{PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use std::collections::BTreeSet;
+use std::fs::OpenOptions;
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
 
 /// The file that kills all processes of a v2 cgroup; since Linux 5.14.
 const KILL: &str = "cgroup.kill";

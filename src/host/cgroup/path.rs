@@ -1,6 +1,7 @@
 //! The path of a cgroup within its hierarchy. Pure.
 
-use std::{fmt, path::Path, path::PathBuf};
+use std::fmt;
+use std::path::{Path, PathBuf};
 
 /// An absolute path such as `/kubepods/burstable` that cannot lead out of the hierarchy; `/` is the root cgroup.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]

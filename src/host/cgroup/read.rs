@@ -1,10 +1,10 @@
 //! Reads the files of a cgroup. Blocking, but the kernel generates them from memory.
 
+use super::files::{Buffer, CgroupDirectory, CgroupFile, CgroupReading, Handles, Scratch};
+use super::parse::{self, parse_pressure};
 use super::{
     CgroupFs, CgroupLimits, CgroupUsage, CpuUsage, Depth, MemoryUsage, Pressures, ReadOptions,
     TaskCount,
-    files::{Buffer, CgroupDirectory, CgroupFile, CgroupReading, Handles, Scratch},
-    parse::{self, parse_pressure},
 };
 use crate::host::proc::MemInfo;
 use std::io;

@@ -1,10 +1,8 @@
 //! Converts cgroup settings to properties of a systemd slice. Pure.
 
 use super::settings::{CgroupSettings, cpu_weight};
-use crate::host::{
-    parse_cpu_list,
-    systemd::{PropertyValue, UnitProperty},
-};
+use crate::host::parse_cpu_list;
+use crate::host::systemd::{PropertyValue, UnitProperty};
 
 /// The first systemd version with `CPUQuotaPeriodUSec`.
 const QUOTA_PERIOD_SINCE: u32 = 242;

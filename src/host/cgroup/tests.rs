@@ -1,9 +1,7 @@
 use super::*;
-use std::{
-    fs, io,
-    path::Path,
-    sync::atomic::{AtomicU32, Ordering},
-};
+use std::path::Path;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::{fs, io};
 
 /// All of it, with files that do not stay open.
 fn usage(fs: &CgroupFs, path: &str, quota: bool) -> io::Result<CgroupUsage> {

@@ -1,18 +1,14 @@
 //! Creates, limits and removes cgroups. Blocking.
 
-use super::{
-    hierarchies::Hierarchies,
-    path::CgroupPath,
-    settings::{CgroupSettings, OnRefusal},
-};
+use super::hierarchies::Hierarchies;
+use super::path::CgroupPath;
+use super::settings::{CgroupSettings, OnRefusal};
 use rustix::io::Errno;
-use std::{
-    collections::BTreeSet,
-    fs::{self, OpenOptions},
-    io::{self, Write as _},
-    path::{Path, PathBuf},
-    time::Duration,
-};
+use std::collections::BTreeSet;
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 pub(super) const PROCS: &str = "cgroup.procs";
 const CONTROLLERS: &str = "cgroup.controllers";

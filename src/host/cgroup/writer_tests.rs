@@ -2,7 +2,9 @@
 
 use super::{CgroupPath, CgroupSettings, Cgroups};
 use crate::host::ProcDir;
-use std::{fs, path::Path, process::Command};
+use std::fs;
+use std::path::Path;
+use std::process::Command;
 
 fn path(text: &str) -> CgroupPath {
     CgroupPath::parse(text).unwrap()

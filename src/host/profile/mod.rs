@@ -10,11 +10,9 @@ pub use modules::Mapping;
 
 use self::sampling::{Registers, Sampling};
 use framehop::Unwinder as _;
-use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
-    io,
-    time::Duration,
-};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::io;
+use std::time::Duration;
 
 #[cfg(target_arch = "aarch64")]
 use framehop::aarch64::{CacheAarch64 as Cache, UnwindRegsAarch64, UnwinderAarch64 as Unwinder};

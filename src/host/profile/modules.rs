@@ -3,17 +3,16 @@
 
 use super::Function;
 use framehop::{ExplicitModuleSectionInfo, Module};
+use object::elf::PF_X;
 use object::{
     Object as _, ObjectSection as _, ObjectSegment, ObjectSymbol as _, ReadCache, SegmentFlags,
-    SymbolKind, elf::PF_X,
+    SymbolKind,
 };
-use std::{
-    collections::BTreeMap,
-    fs::{self, File},
-    io,
-    ops::Range,
-    path::Path,
-};
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io;
+use std::ops::Range;
+use std::path::Path;
 
 /// A file with an executable mapping.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

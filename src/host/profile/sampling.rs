@@ -8,12 +8,10 @@
     reason = "a signal handler, its timer, and memory that both it and its reader know"
 )]
 
-use std::{
-    cell::UnsafeCell,
-    io, mem, ptr,
-    sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU64, AtomicUsize, Ordering},
-    time::Duration,
-};
+use std::cell::UnsafeCell;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+use std::{io, mem, ptr};
 
 /// Number of slots for samples that were not read yet; without a free one, samples are missed.
 const PLACES: usize = 64;

@@ -1,10 +1,12 @@
 //! A fake systemd and logind on their own bus; units are kept in memory.
 
 use parking_lot::Mutex;
-use std::{collections::BTreeMap, io::PipeReader, path::PathBuf, sync::Arc};
-use zbus::{
-    Guid, ObjectPath, OwnedVariant, connection, fdo, interface, object_server::SignalEmitter,
-};
+use std::collections::BTreeMap;
+use std::io::PipeReader;
+use std::path::PathBuf;
+use std::sync::Arc;
+use zbus::object_server::SignalEmitter;
+use zbus::{Guid, ObjectPath, OwnedVariant, connection, fdo, interface};
 
 const LOGIN: &str = "/org/freedesktop/login1";
 

@@ -1,4 +1,5 @@
-use super::{fake::FakeSystemd, *};
+use super::fake::FakeSystemd;
+use super::*;
 use crate::base::spawn_blocking;
 
 const SLICE: &str = "kubepods-burstable.slice";

@@ -11,7 +11,8 @@ use crate::cri::v1::{AuthConfig, Image};
 use crate::model::{Pod, PodExt as _};
 use serde::Serialize;
 use sha2::{Digest as _, Sha256};
-use std::{ops::Deref, sync::Arc};
+use std::ops::Deref;
+use std::sync::Arc;
 
 /// The logins of one image pull secret.
 #[derive(Clone, Debug)]

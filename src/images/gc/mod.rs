@@ -29,14 +29,12 @@ use self::history::History;
 use self::plan::{ImageFacts, Space};
 use self::usage::ImageNames;
 use super::records::PullRecords;
-use crate::base::{GoDuration, atomic_file, run_file_io, spawn_blocking};
-use crate::base::{
-    clock,
-    metrics::{Metrics, metric_set},
-};
+use crate::base::metrics::{Metrics, metric_set};
+use crate::base::{GoDuration, atomic_file, clock, run_file_io, spawn_blocking};
 use crate::cri::v1::{FilesystemUsage, Image, ImageSpec};
 use crate::cri::{ImageClient, RuntimeClient};
-use crate::host::{files::read_head_or_empty, filesystem_usage};
+use crate::host::files::read_head_or_empty;
+use crate::host::filesystem_usage;
 use crate::model::reasons::event;
 use crate::state::events::{EventRecorder, ObjectRef};
 use crate::state::pod_cache::PodCache;

@@ -1,9 +1,7 @@
 //! Which images are in use. Pure.
 
-use std::{
-    collections::{HashMap, HashSet},
-    sync::Arc,
-};
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 
 use crate::cri::v1::{Container, Image};
 use crate::images::image_name::ImageName;

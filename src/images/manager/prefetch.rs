@@ -12,12 +12,10 @@ use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
 
 use super::ImageManager;
+use crate::base::clock::{self, Instant};
+use crate::base::otel::in_current_context;
 use crate::base::panics::{PanicScope, catch_panic};
 use crate::base::spawn;
-use crate::base::{
-    clock::{self, Instant},
-    otel::in_current_context,
-};
 use crate::cri::v1::PodSandboxConfig;
 use crate::images::credentials::PullSecrets;
 use crate::images::error::ImageError;

@@ -2,12 +2,10 @@
 //! block.
 
 use std::collections::HashMap;
-use std::fmt;
-use std::fs;
-use std::io;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::{fmt, fs, io};
 
 use serde::Serialize;
 use sha2::{Digest as _, Sha256};

@@ -28,11 +28,8 @@ use self::disk::{PullRecordDirs, RecordFileName};
 use self::record::{ImagePullCredentials, ImagePulledRecord, PulledRecordFile};
 use super::credentials::{ImagePullSecret, ImagePullServiceAccount, LoginOwner};
 use super::image_name::ImageName;
-use crate::base::{
-    clock,
-    metrics::{AtScrape, Metrics},
-    run_file_io,
-};
+use crate::base::metrics::{AtScrape, Metrics};
+use crate::base::{clock, run_file_io};
 use crate::cri::v1::Image;
 
 pub use policy::{VerificationPolicy, check_pattern};

@@ -1,15 +1,13 @@
 //! Images that providers of logins gave for service accounts.
 
 use super::{World, ensure, world_of};
-use crate::images::{
-    PullConfig,
-    PullPolicy::IfNotPresent,
-    credentials::{
-        Keyring, NodeFiles,
-        plugin_tests::{World as Providers, answer, issuer, pod_with_account, with_account},
-    },
-    records::{PullRecords, VerificationPolicy},
+use crate::images::PullConfig;
+use crate::images::PullPolicy::IfNotPresent;
+use crate::images::credentials::plugin_tests::{
+    World as Providers, answer, issuer, pod_with_account, with_account,
 };
+use crate::images::credentials::{Keyring, NodeFiles};
+use crate::images::records::{PullRecords, VerificationPolicy};
 use serde_json::json;
 
 #[tokio::test]

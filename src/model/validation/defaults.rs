@@ -3,10 +3,8 @@
 //! Only fields that the node uses or shows. Works on any pod, including invalid ones; it never fails and is
 //! idempotent.
 
-use crate::model::{
-    Amount, canonical, positive_grace,
-    requests::{self, CPU, HUGEPAGES_PREFIX, MEMORY},
-};
+use crate::model::requests::{self, CPU, HUGEPAGES_PREFIX, MEMORY};
+use crate::model::{Amount, canonical, positive_grace};
 use k8s_openapi::api::core::v1::{
     Container, ContainerPort, EmptyDirVolumeSource, EnvVar, HTTPGetAction, LifecycleHandler,
     ObjectFieldSelector, Pod, PodSecurityContext, PodSpec, Probe, ResourceFieldSelector,

@@ -2,23 +2,19 @@
 //!
 //! Upstream: `LoadClientCert` of `pkg/kubelet/certificate/bootstrap`.
 
-use super::{
-    failure::{log_and_backoff, store_with_retries},
-    plan::Template,
-    request::{CLIENT, RequestError, bootstrap_name, request},
-    store::{FileStore, create_directory},
+use super::failure::{log_and_backoff, store_with_retries};
+use super::plan::Template;
+use super::request::{CLIENT, RequestError, bootstrap_name, request};
+use super::store::{FileStore, create_directory};
+use crate::apiserver::{
+    ApiServer, certificate_is_valid, kubeconfig_is_valid, write_for_certificate,
 };
-use crate::{
-    apiserver::{ApiServer, certificate_is_valid, kubeconfig_is_valid, write_for_certificate},
-    base::{atomic_file, clock, spawn_blocking},
-};
+use crate::base::{atomic_file, clock, spawn_blocking};
 use anyhow::Context as _;
 use rcgen::KeyPair;
-use std::{
-    fs,
-    path::{Path, PathBuf},
-    time::Duration,
-};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 use tokio::time::sleep;
 
 /// How long a request may wait for approval and its certificate.

@@ -1,12 +1,11 @@
 //! Logging and retries of failed certificate requests.
 
-use super::{
-    plan::delay,
-    request::RequestError,
-    store::{FileStore, StoredCertificate},
-};
+use super::plan::delay;
+use super::request::RequestError;
+use super::store::{FileStore, StoredCertificate};
 use crate::base::{error_chain, spawn_blocking};
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
+use std::time::Duration;
 use tokio::time::sleep;
 
 /// Logs a failure and returns the delay before the next attempt.

@@ -1,22 +1,16 @@
 //! Rotates one certificate (client-go's `certificate.Manager`).
 
-use super::{
-    bootstrap::Bootstrap,
-    failure::{log_and_backoff, store_with_retries},
-    metrics::CertificateMetrics,
-    plan::{Purpose, Template, delay, renewal},
-    request::{self, RequestError, Signer, request},
-    store::{FileStore, StoredCertificate},
-};
-use crate::{
-    apiserver::{ApiServer, kubeconfig_certificate},
-    base::{clock, error_chain, spawn_blocking},
-};
+use super::bootstrap::Bootstrap;
+use super::failure::{log_and_backoff, store_with_retries};
+use super::metrics::CertificateMetrics;
+use super::plan::{Purpose, Template, delay, renewal};
+use super::request::{self, RequestError, Signer, request};
+use super::store::{FileStore, StoredCertificate};
+use crate::apiserver::{ApiServer, kubeconfig_certificate};
+use crate::base::{clock, error_chain, spawn_blocking};
 use rcgen::KeyPair;
-use std::{
-    path::PathBuf,
-    time::{Duration, SystemTime},
-};
+use std::path::PathBuf;
+use std::time::{Duration, SystemTime};
 use tokio::time::sleep;
 
 /// How long a request may wait for approval and its certificate.

@@ -1,15 +1,11 @@
 //! Metrics of certificates, with upstream's names.
 
 use super::plan::Purpose;
-use crate::base::{
-    clock,
-    metrics::{AtScrape, Counter, Histogram, Metrics},
-};
+use crate::base::clock;
+use crate::base::metrics::{AtScrape, Counter, Histogram, Metrics};
 use parking_lot::Mutex;
-use std::{
-    sync::Arc,
-    time::{Duration, SystemTime},
-};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
 
 /// Histogram buckets, seconds: from a minute to four years.
 const LIFETIME_BUCKETS: [f64; 10] =

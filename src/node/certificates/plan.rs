@@ -1,17 +1,15 @@
 //! Content of the node's certificates, outcome of a request, and time of a renewal. Pure.
 
-use crate::base::{named_enum, x509::CertificateFacts};
-use k8s_openapi::api::{certificates::v1::CertificateSigningRequest, core::v1::NodeAddress};
-use rustls::{
-    client::verify_server_name,
-    pki_types::{CertificateDer, ServerName},
-    server::ParsedCertificate,
-};
-use std::{
-    collections::BTreeSet,
-    net::IpAddr,
-    time::{Duration, SystemTime},
-};
+use crate::base::named_enum;
+use crate::base::x509::CertificateFacts;
+use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
+use k8s_openapi::api::core::v1::NodeAddress;
+use rustls::client::verify_server_name;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::server::ParsedCertificate;
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::time::{Duration, SystemTime};
 
 named_enum! {
     /// The use of a certificate, with its name in logs.
@@ -157,7 +155,8 @@ pub(super) fn delay(failures: u32, is_rejected: bool) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{apiserver::tests::pki::Authority, base::x509};
+    use crate::apiserver::tests::pki::Authority;
+    use crate::base::x509;
     use serde_json::{Value, json};
 
     #[test]

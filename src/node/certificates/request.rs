@@ -3,15 +3,17 @@
 use super::plan::{ORGANIZATION, RequestProgress, Template, progress};
 use crate::apiserver::{ApiError, ApiServer, ResourcePath, Selection, WatchEvent};
 use anyhow::Context as _;
-use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
-use k8s_openapi::{
-    ByteString,
-    api::certificates::v1::{CertificateSigningRequest, CertificateSigningRequestSpec},
-    apimachinery::pkg::apis::meta::v1::ObjectMeta,
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use k8s_openapi::ByteString;
+use k8s_openapi::api::certificates::v1::{
+    CertificateSigningRequest, CertificateSigningRequestSpec,
 };
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair, PublicKeyData as _, SanType};
 use sha2::{Digest as _, Sha512_256};
-use std::{net::IpAddr, time::Duration};
+use std::net::IpAddr;
+use std::time::Duration;
 use tokio::time::timeout;
 
 /// A signer, with the key usages that it accepts.

@@ -3,13 +3,14 @@
 use super::{
     Bootstrap, CLIENT, CertificateManager, CertificateMetrics, FileStore, Purpose, SERVER, Template,
 };
-use crate::{
-    apiserver::{ApiServer, ClientIdentity},
-    base::{Tasks, metrics::Metrics, proxy::ProxyEnvironment, spawn_blocking},
-    host::own_address,
-    state::node_object::NodeObject,
-};
-use std::{net::IpAddr, path::PathBuf};
+use crate::apiserver::{ApiServer, ClientIdentity};
+use crate::base::metrics::Metrics;
+use crate::base::proxy::ProxyEnvironment;
+use crate::base::{Tasks, spawn_blocking};
+use crate::host::own_address;
+use crate::state::node_object::NodeObject;
+use std::net::IpAddr;
+use std::path::PathBuf;
 
 /// Configuration of the API client and the client certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -3,20 +3,16 @@
 //! Upstream: `FileStore` of `k8s.io/client-go/util/certificate`.
 
 use super::plan::Template;
-use crate::base::{
-    atomic_file, clock, if_exists,
-    x509::{self, CertificateFacts},
-};
+use crate::base::x509::{self, CertificateFacts};
+use crate::base::{atomic_file, clock, if_exists};
 use anyhow::Context as _;
 use jiff::Timestamp;
 use rustls::pki_types::CertificateDer;
-use std::{
-    ffi::OsString,
-    fs, io,
-    os::unix::fs::{DirBuilderExt as _, symlink},
-    path::{Path, PathBuf},
-    time::SystemTime,
-};
+use std::ffi::OsString;
+use std::os::unix::fs::{DirBuilderExt as _, symlink};
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+use std::{fs, io};
 
 /// Name prefix of client certificate files.
 pub const CLIENT: &str = "kubelet-client";

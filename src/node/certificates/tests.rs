@@ -1,27 +1,23 @@
 //! Bootstrap, rotation and serving certificates against a scripted API server.
 
-use super::{request::CLIENT as CLIENT_SIGNER, *};
-use crate::{
-    apiserver::{
-        ApiServer, ClientIdentity,
-        tests::{
-            pki::Authority,
-            scripted::{Received, Reply, Scripted},
-        },
-    },
-    base::{clock, metrics::Metrics},
-};
-use base64::{Engine as _, engine::general_purpose::STANDARD};
+use super::request::CLIENT as CLIENT_SIGNER;
+use super::*;
+use crate::apiserver::tests::pki::Authority;
+use crate::apiserver::tests::scripted::{Received, Reply, Scripted};
+use crate::apiserver::{ApiServer, ClientIdentity};
+use crate::base::clock;
+use crate::base::metrics::Metrics;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use parking_lot::Mutex;
-use rustls::pki_types::{CertificateSigningRequestDer, pem::PemObject as _};
+use rustls::pki_types::CertificateSigningRequestDer;
+use rustls::pki_types::pem::PemObject as _;
 use serde_json::{Value, json};
-use std::{
-    fs,
-    os::unix::fs::PermissionsExt as _,
-    path::Path,
-    sync::Arc,
-    time::{Duration, SystemTime},
-};
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
 use tokio::time::sleep;
 
 /// What becomes of a request.

@@ -1,9 +1,7 @@
 //! The table of registered drivers, as this module uses it.
 
-use crate::{
-    resources::plugin_manager::RegisteredPlugin,
-    volumes::csi::{CsiDrivers, NodeInfo, RegistrationId},
-};
+use crate::resources::plugin_manager::RegisteredPlugin;
+use crate::volumes::csi::{CsiDrivers, NodeInfo, RegistrationId};
 use futures::future::BoxFuture;
 
 /// The table of registered drivers. A driver may have several registrations at a time, while its socket is replaced.

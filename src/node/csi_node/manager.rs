@@ -1,23 +1,21 @@
 //! The drivers of this node in the API server.
 
-use super::{
-    driver_table::DriverTable,
-    facts::{DriverFacts, max_volumes},
-    registrations::{RegistrationId, Registrations},
-    writer::{CsiNodeWriter, WriteError},
-};
-use crate::{
-    apiserver::{ApiServer, csi_driver::CsiDriverLister},
-    base::{DirtySet, ScopedTask, clock, panics::PanicScope, spawn_scoped, wait_until},
-    state::node_object::NodeObject,
-    volumes::csi::NodeInfo,
-};
+use super::driver_table::DriverTable;
+use super::facts::{DriverFacts, max_volumes};
+use super::registrations::{RegistrationId, Registrations};
+use super::writer::{CsiNodeWriter, WriteError};
+use crate::apiserver::ApiServer;
+use crate::apiserver::csi_driver::CsiDriverLister;
+use crate::base::panics::PanicScope;
+use crate::base::{DirtySet, ScopedTask, clock, spawn_scoped, wait_until};
+use crate::state::node_object::NodeObject;
+use crate::volumes::csi::NodeInfo;
 use parking_lot::Mutex;
-use std::{collections::HashMap, sync::Arc, time::Duration};
-use tokio::{
-    sync::{Notify, watch},
-    time::{sleep, timeout},
-};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{Notify, watch};
+use tokio::time::{sleep, timeout};
 
 /// Deadline of `NodeGetInfo`.
 const NODE_GET_INFO_TIMEOUT: Duration = Duration::from_secs(120);

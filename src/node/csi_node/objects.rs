@@ -1,13 +1,9 @@
 //! What the CSINode object and the Node object should say of the drivers. Pure.
 
 use super::facts::DriverFacts;
-use k8s_openapi::{
-    api::{
-        core::v1::Node,
-        storage::v1::{CSINode, CSINodeDriver, CSINodeSpec, VolumeNodeResources},
-    },
-    apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference},
-};
+use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::storage::v1::{CSINode, CSINodeDriver, CSINodeSpec, VolumeNodeResources};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 

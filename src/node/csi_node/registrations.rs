@@ -1,11 +1,10 @@
 //! The drivers that are registered, or were a moment ago. Pure.
 
-use super::{facts::DriverFacts, objects::WantedDrivers};
+use super::facts::DriverFacts;
+use super::objects::WantedDrivers;
 use crate::base::clock::Instant;
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    time::Duration,
-};
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 /// One registration of a driver; later ones are greater.
 pub(super) type RegistrationId = u64;

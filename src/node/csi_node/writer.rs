@@ -1,20 +1,15 @@
 //! The requests that bring the CSINode object and the Node object in line.
 
-use super::{
-    facts::DriverFacts,
-    objects::{
-        CsiNodeStep, NodeOwner, WantedDrivers, csi_node_step, node_patch, node_patch_without,
-    },
+use super::facts::DriverFacts;
+use super::objects::{
+    CsiNodeStep, NodeOwner, WantedDrivers, csi_node_step, node_patch, node_patch_without,
 };
-use crate::{
-    apiserver::{ApiError, ApiServer, ResourcePath, StrategicPatch},
-    base::error_chain,
-    model::LenientNode,
-};
-use k8s_openapi::{
-    api::{core::v1::Node, storage::v1::CSINode},
-    apimachinery::pkg::apis::meta::v1::{DeleteOptions, Preconditions},
-};
+use crate::apiserver::{ApiError, ApiServer, ResourcePath, StrategicPatch};
+use crate::base::error_chain;
+use crate::model::LenientNode;
+use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::storage::v1::CSINode;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{DeleteOptions, Preconditions};
 use serde_json::Value;
 use std::time::Duration;
 use tokio::time::sleep;

@@ -4,16 +4,12 @@
 //! counted, and the rate of events per object is limited (spam filter).
 
 use super::lru::Lru;
-use crate::{
-    base::TokenBucket,
-    base::clock::Instant,
-    state::events::{EventRecord, ObjectRef, Occurrence},
-};
+use crate::base::TokenBucket;
+use crate::base::clock::Instant;
+use crate::state::events::{EventRecord, ObjectRef, Occurrence};
 use jiff::{SignedDuration, Timestamp};
-use std::{
-    hash::{BuildHasher as _, RandomState},
-    time::Duration,
-};
+use std::hash::{BuildHasher as _, RandomState};
+use std::time::Duration;
 
 /// Maximum number of remembered objects, and of events.
 const MAX_LRU_ENTRIES: usize = 1024;

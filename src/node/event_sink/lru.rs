@@ -1,9 +1,7 @@
 //! A bounded map that evicts the least recently used entry. Pure.
 
-use std::{
-    collections::{BTreeMap, HashMap},
-    hash::Hash,
-};
+use std::collections::{BTreeMap, HashMap};
+use std::hash::Hash;
 
 /// A map with a maximum number of entries.
 #[derive(Debug)]

@@ -13,18 +13,14 @@ mod pending;
 #[cfg(test)]
 mod tests;
 
-use crate::{
-    apiserver::{ApiError, ApiServer, ResourcePath, StrategicPatch},
-    base::{
-        TokenBucket,
-        clock::{self, Instant},
-        error_chain,
-        metrics::{Counter, MetricVec, Metrics},
-    },
-    state::events::{EventRecord, EventRecorder, OnOverflow, Outbox},
-};
+use crate::apiserver::{ApiError, ApiServer, ResourcePath, StrategicPatch};
+use crate::base::clock::{self, Instant};
+use crate::base::metrics::{Counter, MetricVec, Metrics};
+use crate::base::{TokenBucket, error_chain};
+use crate::state::events::{EventRecord, EventRecorder, OnOverflow, Outbox};
 use correlate::{Correlator, EventKey};
-use k8s_openapi::{api::core::v1::Event, apimachinery::pkg::apis::meta::v1::Time};
+use k8s_openapi::api::core::v1::Event;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use pending::{FIRST_DELAY, MAX_DELAY, PendingEvent, PendingEvents, delay_after};
 use std::time::Duration;
 use tokio::time::sleep_until;

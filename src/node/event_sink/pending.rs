@@ -3,10 +3,8 @@
 use super::correlate::EventKey;
 use crate::base::clock::Instant;
 use crate::state::events::EventRecord;
-use std::{
-    collections::{HashMap, VecDeque},
-    time::Duration,
-};
+use std::collections::{HashMap, VecDeque};
+use std::time::Duration;
 
 /// Maximum number of attempts per event; upstream's `maxTriesPerEvent`.
 const MAX_TRIES: u32 = 12;

@@ -1,13 +1,12 @@
 use super::*;
-use crate::{
-    apiserver::tests::scripted::{Received, Reply, Scripted},
-    base::clock,
-    model::PodUid,
-    state::events::{EventType, ObjectRef},
-};
+use crate::apiserver::tests::scripted::{Received, Reply, Scripted};
+use crate::base::clock;
+use crate::model::PodUid;
+use crate::state::events::{EventType, ObjectRef};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
-use std::{collections::VecDeque, sync::Arc};
+use std::collections::VecDeque;
+use std::sync::Arc;
 
 const EVENTS: &str = "/api/v1/namespaces/default/events";
 

@@ -1,9 +1,7 @@
 //! The next step of disk reclaim: removal of dead containers and unused images first, then eviction of pods. Pure.
 
-use super::{
-    rank::DiskLayout,
-    thresholds::{EvictionSignal, EvictionThreshold},
-};
+use super::rank::DiskLayout;
+use super::thresholds::{EvictionSignal, EvictionThreshold};
 use crate::base::clock::Instant;
 use std::time::Duration;
 

@@ -3,15 +3,13 @@
 use super::decide::Observations;
 use super::observe::{self, MeasuredPaths, MeasuredSignals};
 use super::rank::DiskLayout;
-use crate::base::{
-    ScopedTask,
-    clock::{self, Instant},
-    panics::PanicScope,
-    spawn_blocking, spawn_scoped,
-};
+use crate::base::clock::{self, Instant};
+use crate::base::panics::PanicScope;
+use crate::base::{ScopedTask, spawn_blocking, spawn_scoped};
 use crate::images::gc::ImageFilesystems;
 use futures::FutureExt as _;
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
+use std::time::Duration;
 use tokio::time::timeout;
 use tokio_util::task::AbortOnDropHandle;
 
@@ -142,7 +140,8 @@ pub(super) fn take_ended<T>(task: &mut Option<ScopedTask<T>>) -> Option<Option<T
 
 #[cfg(test)]
 mod tests {
-    use super::super::{decide::Observation, thresholds::EvictionSignal};
+    use super::super::decide::Observation;
+    use super::super::thresholds::EvictionSignal;
     use super::*;
     use parking_lot::{Condvar, Mutex};
 

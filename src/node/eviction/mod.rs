@@ -17,38 +17,32 @@ mod measurements;
 mod disk;
 mod reclaim_disk;
 
-use crate::{
-    base::{
-        ScopedTask,
-        clock::{self, Instant},
-        error_chain,
-        metrics::{Metrics, metric_set},
-        panics::PanicScope,
-        spawn_scoped,
-    },
-    images::gc::ImageFilesystems,
-    model::{Pod, PodExt, PodUid, reasons::event},
-    node::active_pods::active_pods,
-    node::reclaim::Reclaim,
-    node::stats::{Stats, api::PodStats},
-    pods::pod_config::SourcesReadyReader,
-    pods::pod_sync::syncer::TerminationReason,
-    pods::pod_workers::{PodWorkers, UpdatePodOptions},
-    state::events::{Annotations, EventRecorder, EventType, ObjectRef},
-    state::node_pressure::NodePressureWriter,
-    state::pod_manager::PodManager,
-};
+use crate::base::clock::{self, Instant};
+use crate::base::metrics::{Metrics, metric_set};
+use crate::base::panics::PanicScope;
+use crate::base::{ScopedTask, error_chain, spawn_scoped};
+use crate::images::gc::ImageFilesystems;
+use crate::model::reasons::event;
+use crate::model::{Pod, PodExt, PodUid};
+use crate::node::active_pods::active_pods;
+use crate::node::reclaim::Reclaim;
+use crate::node::stats::Stats;
+use crate::node::stats::api::PodStats;
+use crate::pods::pod_config::SourcesReadyReader;
+use crate::pods::pod_sync::syncer::TerminationReason;
+use crate::pods::pod_workers::{PodWorkers, UpdatePodOptions};
+use crate::state::events::{Annotations, EventRecorder, EventType, ObjectRef};
+use crate::state::node_pressure::NodePressureWriter;
+use crate::state::pod_manager::PodManager;
 use decide::{EvictionState, HARD_GRACE};
 use measurements::{Measurements, take_ended};
 use observe::{MeasuredPaths, MeasuredSignals};
 use rank::{Candidate, DiskLayout, FilesOnDisk};
 use reclaim_disk::DiskReclaim;
-use std::{
-    collections::{HashMap, HashSet},
-    path::PathBuf,
-    sync::Arc,
-    time::Duration,
-};
+use std::collections::{HashMap, HashSet};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
 use terminating::TerminatingEvictions;
 use thresholds::{EvictionResource, EvictionSignal, EvictionThreshold};
 use tokio::time::sleep;

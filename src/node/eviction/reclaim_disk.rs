@@ -1,22 +1,14 @@
 //! Reclaims disk space: removes containers and images in one task, and reads the disk usage of pods in another.
 
-use super::{
-    DiskUsage, EvictionManager, ReclaimOutcome,
-    decide::{self, Observations},
-    disk::{self, DiskStep, IMAGE_REMOVAL_TIMEOUT, NodeReclaim, Reclaimable},
-    measurements::take_ended,
-    thresholds::EvictionThreshold,
-};
-use crate::{
-    base::{
-        ScopedTask,
-        clock::{self, Instant},
-        error_chain,
-        panics::PanicScope,
-        spawn_blocking, spawn_scoped,
-    },
-    node::eviction::observe::MeasuredSignals,
-};
+use super::decide::{self, Observations};
+use super::disk::{self, DiskStep, IMAGE_REMOVAL_TIMEOUT, NodeReclaim, Reclaimable};
+use super::measurements::take_ended;
+use super::thresholds::EvictionThreshold;
+use super::{DiskUsage, EvictionManager, ReclaimOutcome};
+use crate::base::clock::{self, Instant};
+use crate::base::panics::PanicScope;
+use crate::base::{ScopedTask, error_chain, spawn_blocking, spawn_scoped};
+use crate::node::eviction::observe::MeasuredSignals;
 use std::time::Duration;
 use tokio::time::timeout;
 

@@ -1,15 +1,13 @@
 //! Evicted pods that are still terminating, and the resources that they will free. Pure.
 
-use super::{
-    rank::{self, Candidate, FilesOnDisk},
-    thresholds::EvictionResource,
-};
-use crate::{
-    base::clock::Instant,
-    model::{Pod, PodExt, PodUid},
-    node::stats::api::PodStats,
-};
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use super::rank::{self, Candidate, FilesOnDisk};
+use super::thresholds::EvictionResource;
+use crate::base::clock::Instant;
+use crate::model::{Pod, PodExt, PodUid};
+use crate::node::stats::api::PodStats;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
 
 /// Time until the kernel has freed all resources of a terminated pod.
 const RELEASE_DELAY: Duration = Duration::from_millis(500);

@@ -1,13 +1,12 @@
 use super::*;
-use crate::{
-    apiserver::tests::scripted::{Reply, Scripted},
-    base::clock,
-    state::node_object::NodeObjectWriter,
-};
+use crate::apiserver::tests::scripted::{Reply, Scripted};
+use crate::base::clock;
+use crate::state::node_object::NodeObjectWriter;
 use k8s_openapi::api::core::v1::Node;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
-use std::{collections::VecDeque, sync::Arc};
+use std::collections::VecDeque;
+use std::sync::Arc;
 
 fn at(second: i64) -> Timestamp {
     Timestamp::from_second(second).unwrap()

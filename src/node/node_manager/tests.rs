@@ -1,25 +1,20 @@
 mod volumes;
 
 use super::*;
-use crate::base::{clock, metrics::Metrics};
+use crate::apiserver::tests::scripted::{Pushed, Received, Reply, Scripted};
+use crate::base::clock;
+use crate::base::metrics::Metrics;
+use crate::node::node_status::resources::{PodLimits, ReservedResources};
+use crate::node::registration::RegistrationConfig;
+use crate::pods::pleg::RuntimeState;
 use crate::state::device_capacity::{Capacity, DeviceCapacityWriter};
+use crate::state::node_object::NodeObject;
 use crate::state::node_pressure::NodePressureWriter;
-use crate::{
-    apiserver::tests::scripted::{Pushed, Received, Reply, Scripted},
-    node::{
-        node_status::resources::{PodLimits, ReservedResources},
-        registration::RegistrationConfig,
-    },
-    pods::pleg::RuntimeState,
-    state::node_object::NodeObject,
-};
 use jiff::Timestamp;
 use parking_lot::Mutex;
 use serde_json::json;
-use std::{
-    collections::{BTreeMap, VecDeque},
-    sync::Arc,
-};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 
 /// An API server with at most one node.
 #[derive(Default)]

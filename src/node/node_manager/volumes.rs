@@ -4,15 +4,14 @@
 //! shows it only if the last report was answered and the read is not older than that response: after a report with an
 //! unknown outcome, the next confirmation is the response to another report.
 
-use crate::{
-    base::clock::{self, Instant},
-    node::node_status::GeneratedStatus,
-    state::volumes_in_use::{VolumesInUse, WantedVolumes},
-};
+use crate::base::clock::{self, Instant};
+use crate::node::node_status::GeneratedStatus;
+use crate::state::volumes_in_use::{VolumesInUse, WantedVolumes};
 use k8s_openapi::api::core::v1::Node;
 use serde_json::{Map, Value, json};
 use std::time::Duration;
-use tokio::{sync::watch, time::sleep_until};
+use tokio::sync::watch;
+use tokio::time::sleep_until;
 
 /// Minimum interval between two syncs that are caused by changed volumes. The first one is immediate; the names of
 /// pods that start together share the next report.

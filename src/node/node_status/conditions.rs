@@ -2,7 +2,8 @@
 
 use crate::state::node_pressure::NodePressure;
 use jiff::Timestamp;
-use k8s_openapi::{api::core::v1::NodeCondition, apimachinery::pkg::apis::meta::v1::Time};
+use k8s_openapi::api::core::v1::NodeCondition;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 /// Type of the condition that the scheduler and controllers act on.
 pub const READY: &str = "Ready";

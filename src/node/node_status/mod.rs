@@ -24,10 +24,8 @@ use k8s_openapi::api::core::v1::{
     NodeRuntimeHandler, NodeStatus, NodeSwapStatus, NodeSystemInfo,
 };
 use resources::{PodLimits, ReservedResources};
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    net::IpAddr,
-};
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 
 /// Annotation with the configured node IPs, for an external cloud provider.
 pub const PROVIDED_NODE_IP: &str = "alpha.kubernetes.io/provided-node-ip";

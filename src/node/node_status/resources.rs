@@ -1,14 +1,12 @@
 //! Capacity and allocatable. Pure.
 
 use super::NodeMachineInfo;
-use crate::{
-    host::parse_cpu_list,
-    model::{
-        Amount, Quantity,
-        requests::{CPU, EPHEMERAL_STORAGE, HUGEPAGES_PREFIX, MEMORY, huge_page_resource},
-    },
-    state::device_capacity::Capacities,
+use crate::host::parse_cpu_list;
+use crate::model::requests::{
+    CPU, EPHEMERAL_STORAGE, HUGEPAGES_PREFIX, MEMORY, huge_page_resource,
 };
+use crate::model::{Amount, Quantity};
+use crate::state::device_capacity::Capacities;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
 use std::collections::BTreeMap;
 

@@ -1,12 +1,10 @@
 use super::resources::{ResourceList, ThresholdValue, threshold};
 use super::*;
-use crate::{
-    resources::devices::is_extended_resource as is_extended, state::device_capacity::Capacity,
-};
-use k8s_openapi::{
-    api::core::v1::NodeCondition,
-    apimachinery::pkg::{api::resource::Quantity, apis::meta::v1::Time},
-};
+use crate::resources::devices::is_extended_resource as is_extended;
+use crate::state::device_capacity::Capacity;
+use k8s_openapi::api::core::v1::NodeCondition;
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::{Value, json};
 
 const GIB: i64 = 1 << 30;

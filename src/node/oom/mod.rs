@@ -8,14 +8,13 @@
 
 mod parser;
 
-use crate::{
-    base::spawn_blocking,
-    host::KernelLogEnd,
-    model::reasons::event,
-    state::events::{EventRecorder, ObjectRef},
-};
+use crate::base::spawn_blocking;
+use crate::host::KernelLogEnd;
+use crate::model::reasons::event;
+use crate::state::events::{EventRecorder, ObjectRef};
 use parser::OomParser;
-use std::{io, path::PathBuf};
+use std::io;
+use std::path::PathBuf;
 
 /// Watches the kernel log without an end. If it cannot be read, an error is logged once.
 pub async fn run(kernel_log: PathBuf, node_name: String, events: EventRecorder) {
@@ -55,7 +54,8 @@ async fn follow(end: KernelLogEnd, node: &ObjectRef, events: &EventRecorder) -> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::{fd::OwnedFd, unix::net::UnixDatagram};
+    use std::os::fd::OwnedFd;
+    use std::os::unix::net::UnixDatagram;
 
     #[tokio::test]
     async fn the_node_has_an_event_when_the_machine_ran_out_of_memory() {

@@ -1,6 +1,7 @@
 use super::*;
 use crate::node::node_status::resources::ResourceList;
-use k8s_openapi::{api::core::v1::NodeStatus, apimachinery::pkg::api::resource::Quantity};
+use k8s_openapi::api::core::v1::NodeStatus;
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
 fn settings() -> RegistrationSettings {
     with(config())

@@ -12,33 +12,28 @@ mod record;
 #[cfg(test)]
 mod tests;
 
-use crate::{
-    base::{
-        clock::{self, Instant},
-        error_chain,
-        metrics::{Metrics, metric_set},
-        spawn_blocking,
-    },
-    host::{InhibitLock, Logind, write_inhibit_delay},
-    model::{Pod, PodExt},
-    node::active_pods::{TERMINATION_CHECK_INTERVAL, active_pods, until_all, until_finished},
-    pods::{
-        pod_config::SourcesReadyReader,
-        pod_sync::syncer::TerminationReason,
-        pod_workers::{PodWorkers, UpdatePodOptions},
-    },
-    state::{
-        events::{EventRecorder, ObjectRef},
-        node_shutdown::NodeShutdownWriter,
-        pod_manager::PodManager,
-    },
+use crate::base::clock::{self, Instant};
+use crate::base::metrics::{Metrics, metric_set};
+use crate::base::{error_chain, spawn_blocking};
+use crate::host::{InhibitLock, Logind, write_inhibit_delay};
+use crate::model::{Pod, PodExt};
+use crate::node::active_pods::{
+    TERMINATION_CHECK_INTERVAL, active_pods, until_all, until_finished,
 };
+use crate::pods::pod_config::SourcesReadyReader;
+use crate::pods::pod_sync::syncer::TerminationReason;
+use crate::pods::pod_workers::{PodWorkers, UpdatePodOptions};
+use crate::state::events::{EventRecorder, ObjectRef};
+use crate::state::node_shutdown::NodeShutdownWriter;
+use crate::state::pod_manager::PodManager;
 use anyhow::Context as _;
 use futures::{StreamExt as _, stream};
 use jiff::Timestamp;
 use plan::{FINAL_STATUS_TIME, ShutdownPhase};
 use record::ShutdownRecord;
-use std::{path::PathBuf, sync::Arc, time::Duration};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
 use tokio::time::{sleep, timeout, timeout_at};
 
 /// Delays before a reconnect to logind.

@@ -1,7 +1,8 @@
 //! Phases of a graceful node shutdown. Pure.
 
 use crate::model::{Pod, PodExt, SYSTEM_CRITICAL_PRIORITY};
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
+use std::time::Duration;
 
 /// Extra inhibit delay, if logind permits it, in which the final statuses of pods are sent.
 pub const FINAL_STATUS_TIME: Duration = Duration::from_secs(3);

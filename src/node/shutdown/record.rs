@@ -3,7 +3,8 @@
 use crate::base::{GO_ZERO_TIME, atomic_file, if_exists};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
-use std::{io, path::Path};
+use std::io;
+use std::path::Path;
 
 const FILE: &str = "graceful_node_shutdown_state";
 

@@ -1,26 +1,19 @@
 use super::*;
+use crate::base::metrics::Metrics;
+use crate::base::{clock, spawn_blocking};
+use crate::host::SystemBus;
+use crate::host::systemd_fake::{FakeState, FakeSystemd};
+use crate::model::{GraceDeadline, PodStatus, PodUid};
 use crate::node::active_pods::TERMINATION_CHECK_INTERVAL;
-use crate::{
-    base::{clock, metrics::Metrics, spawn_blocking},
-    host::{
-        SystemBus,
-        systemd_fake::{FakeState, FakeSystemd},
-    },
-    model::{GraceDeadline, PodStatus, PodUid},
-    pods::{
-        pod_config::SourcesReady,
-        pod_sync::syncer::{NextSync, PodSyncer, SyncPodOutcome, SyncPodType},
-        pod_workers::Delays,
-    },
-    state::pod_manager::PodManagerWriter,
-};
+use crate::pods::pod_config::SourcesReady;
+use crate::pods::pod_sync::syncer::{NextSync, PodSyncer, SyncPodOutcome, SyncPodType};
+use crate::pods::pod_workers::Delays;
+use crate::state::pod_manager::PodManagerWriter;
 use futures::future::BoxFuture;
 use parking_lot::Mutex;
 use serde_json::json;
-use std::{
-    collections::{BTreeSet, HashMap},
-    sync::atomic::{AtomicBool, Ordering},
-};
+use std::collections::{BTreeSet, HashMap};
+use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 

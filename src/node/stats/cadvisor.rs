@@ -4,12 +4,10 @@
 //! Left out on purpose (`docs/deviations.md`): metrics that need continuous sampling (load averages), or a read of
 //! every process (file descriptors, sockets, soft limits).
 
-use super::{
-    families::FAMILIES,
-    sampler::{CgroupSample, PodSample, Snapshot},
-    series::{MetricSubject, Samples},
-    text::{LabelText, MetricKind, MetricValue, Text},
-};
+use super::families::FAMILIES;
+use super::sampler::{CgroupSample, PodSample, Snapshot};
+use super::series::{MetricSubject, Samples};
+use super::text::{LabelText, MetricKind, MetricValue, Text};
 use crate::host::{FilesystemUsage, HostMachine, MachineIdentity};
 use std::sync::Arc;
 

@@ -3,14 +3,13 @@
 //! Upstream: `pkg/kubelet/metrics/collectors/volume_stats.go`.
 
 use super::filesystem_meter::FilesystemMeter;
-use crate::{
-    base::metrics::{AtScrape, Metrics},
-    host::FilesystemUsage,
-    model::{ClaimRef, MeasurableVolume, ReportedUsage, UsageSource},
-};
+use crate::base::metrics::{AtScrape, Metrics};
+use crate::host::FilesystemUsage;
+use crate::model::{ClaimRef, MeasurableVolume, ReportedUsage, UsageSource};
 use futures::future::BoxFuture;
 use parking_lot::Mutex;
-use std::{collections::BTreeMap, sync::Arc};
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// Returns the mounted volumes with claims, once drivers have reported their usage.
 pub type ClaimVolumes =

@@ -1,25 +1,19 @@
 //! Disk usage of directories. Walks are slow and wear disks, so directories are measured on request only, one at a
 //! time, the oldest measurement first, and at most once per period.
 
-use crate::{
-    base::{
-        clock::{self, Instant},
-        if_exists,
-    },
-    host::{
-        DiskUsage, DiskWalk, FilesystemUsage, MountEntry, files_usage, filesystem_usage, mount,
-        project_usage,
-    },
-    model::ProjectId,
+use crate::base::clock::{self, Instant};
+use crate::base::if_exists;
+use crate::host::{
+    DiskUsage, DiskWalk, FilesystemUsage, MountEntry, files_usage, filesystem_usage, mount,
+    project_usage,
 };
+use crate::model::ProjectId;
 use parking_lot::Mutex;
-use std::{
-    collections::{HashMap, HashSet},
-    io,
-    path::{Path, PathBuf},
-    sync::Arc,
-    time::{Duration, UNIX_EPOCH},
-};
+use std::collections::{HashMap, HashSet};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, UNIX_EPOCH};
 
 /// Maximum number of entries that are read of one directory before it is the next one's turn: ten seconds at least.
 const MAX_ENTRIES: u64 = 2_000_000;
@@ -216,7 +210,8 @@ impl DiskMeasurement {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::host::{quota_disk::QuotaDisk, set_project};
+    use crate::host::quota_disk::QuotaDisk;
+    use crate::host::set_project;
     use std::fs;
 
     #[test]

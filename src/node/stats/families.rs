@@ -1,14 +1,12 @@
 //! The cAdvisor metric families, with upstream's names, help texts and types. Pure.
 
-use super::{
-    series::{MetricSubject, Samples, SeriesFamily, counter, gauge},
-    text::MetricValue::{self, Micros, Nanos, Whole},
+use super::series::{MetricSubject, Samples, SeriesFamily, counter, gauge};
+use super::text::MetricValue::{self, Micros, Nanos, Whole};
+use crate::host::FilesystemUsage;
+use crate::host::cgroup::{
+    CgroupLimits, CpuUsage, DeviceIo, MemoryUsage, Pressures, TaskCount, Throttling,
 };
-use crate::host::{
-    FilesystemUsage,
-    cgroup::{CgroupLimits, CpuUsage, DeviceIo, MemoryUsage, Pressures, TaskCount, Throttling},
-    proc::NetworkInterface,
-};
+use crate::host::proc::NetworkInterface;
 
 /// All families, sorted by name.
 #[rustfmt::skip] // One line per family reads best.

@@ -1,19 +1,15 @@
 //! Usage of the file systems of volumes. One that hangs, such as a network's, must not delay the others.
 
-use super::{
-    SLOW_SOURCE, blocking,
-    disk::{DiskMeasurement, DiskMeasurements},
-    source::CachedReading,
-};
+use super::disk::{DiskMeasurement, DiskMeasurements};
+use super::source::CachedReading;
+use super::{SLOW_SOURCE, blocking};
 use crate::host::{FilesystemUsage, filesystem_usage};
 use parking_lot::Mutex;
-use std::{
-    collections::{BTreeSet, HashSet},
-    io,
-    path::{Path, PathBuf},
-    sync::Arc,
-    time::Duration,
-};
+use std::collections::{BTreeSet, HashSet};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
 
 /// How long a caller waits for file systems.
 const TIMEOUT: Duration = Duration::from_secs(1);
@@ -84,7 +80,8 @@ impl FilesystemMeter {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::{sync::mpsc, thread};
+    use std::sync::mpsc;
+    use std::thread;
 
     const USAGE: FilesystemUsage =
         FilesystemUsage { capacity: 10, available: 5, used: 5, inodes: 2, inodes_free: 1 };

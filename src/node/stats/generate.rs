@@ -4,24 +4,19 @@ mod filesystems;
 
 pub(super) use filesystems::whole_fs;
 
-use super::{
-    api::*,
-    disk::DiskMeasurements,
-    running_pods::{ContainerSubject, PodSubject},
-    sampler::{CgroupSample, PodSample, Snapshot},
-    system::{KUBELET, PODS},
-};
-use crate::{
-    cri::v1::{self, UInt64Value},
-    host::{
-        FilesystemUsage,
-        cgroup::{Pressure, PressureLine, Pressures},
-        proc::NetworkInterface,
-    },
-    model::PodUid,
-};
+use super::api::*;
+use super::disk::DiskMeasurements;
+use super::running_pods::{ContainerSubject, PodSubject};
+use super::sampler::{CgroupSample, PodSample, Snapshot};
+use super::system::{KUBELET, PODS};
+use crate::cri::v1::{self, UInt64Value};
+use crate::host::FilesystemUsage;
+use crate::host::cgroup::{Pressure, PressureLine, Pressures};
+use crate::host::proc::NetworkInterface;
+use crate::model::PodUid;
 use filesystems::{directories_fs, ephemeral, volumes, with_usage, writable_layer_fs};
-use std::{collections::HashMap, path::PathBuf};
+use std::collections::HashMap;
+use std::path::PathBuf;
 
 /// Upstream's default interface.
 const DEFAULT_INTERFACE: &str = "eth0";

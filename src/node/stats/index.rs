@@ -2,16 +2,12 @@
 //! The pod's cgroup is the parent of a container's cgroup that has the pod's UID in its name; without any container
 //! cgroup, it is found by name.
 
-use crate::{
-    base::clock::Instant,
-    host::cgroup::{CgroupFs, Descend},
-    model::PodUid,
-};
-use std::{
-    collections::{HashMap, HashSet},
-    sync::Arc,
-    time::Duration,
-};
+use crate::base::clock::Instant;
+use crate::host::cgroup::{CgroupFs, Descend};
+use crate::model::PodUid;
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
 
 /// Maximum number of cgroups that one search reads.
 const MAX_CGROUPS: usize = 50_000;

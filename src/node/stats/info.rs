@@ -2,14 +2,10 @@
 //! cgroup has a single sample, the current one.
 
 use super::sampler::{CgroupSample, PodSample, Snapshot};
-use crate::{
-    host::{
-        FilesystemUsage,
-        cgroup::{DeviceIo, MemoryUsage},
-        proc::NetworkInterface,
-    },
-    model::PodUid,
-};
+use crate::host::FilesystemUsage;
+use crate::host::cgroup::{DeviceIo, MemoryUsage};
+use crate::host::proc::NetworkInterface;
+use crate::model::PodUid;
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 use std::collections::HashMap;

@@ -2,7 +2,8 @@
 
 use super::cadvisor::MachineFacts;
 use crate::host::{HostMachine, MachineIdentity, proc};
-use std::{collections::HashSet, fs};
+use std::collections::HashSet;
+use std::fs;
 
 /// Reads facts that do not change while the machine runs. Blocking.
 pub(super) fn facts(machine: &HostMachine) -> MachineFacts {

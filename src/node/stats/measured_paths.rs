@@ -1,17 +1,14 @@
 //! The directories and files of each pod that are measured.
 
-use super::{
-    StatsState, blocking,
-    disk::{DiskMeasurements, DiskMethod},
-    generate::PodPaths,
-    sampler::{PodSample, Snapshot},
-};
-use crate::{
-    model::{PodUid, UsageSource},
-    runtime::kuberuntime::log_paths,
-    state::pod_cache::PodRef,
-};
-use std::{collections::HashMap, time::Duration};
+use super::disk::{DiskMeasurements, DiskMethod};
+use super::generate::PodPaths;
+use super::sampler::{PodSample, Snapshot};
+use super::{StatsState, blocking};
+use crate::model::{PodUid, UsageSource};
+use crate::runtime::kuberuntime::log_paths;
+use crate::state::pod_cache::PodRef;
+use std::collections::HashMap;
+use std::time::Duration;
 
 /// Minimum interval between measurements of a log, because logs grow continuously.
 const LOG_MEASURE_INTERVAL: Duration = Duration::from_secs(10);

@@ -39,18 +39,13 @@ pub use info::{ContainerInfo, ContainerInfoSelector};
 pub use sampler::Snapshot;
 pub use system::SystemCgroups;
 
-use crate::{
-    base::{clock, spawn_blocking},
-    cri::{ImageClient, RuntimeClient, v1},
-    host::{
-        FilesystemUsage, HostMachine,
-        cgroup::{CgroupFs, Depth},
-        proc,
-    },
-    images::sandbox_image,
-    model::{MeasurableVolume, PodUid},
-    state::pod_cache::PodCache,
-};
+use crate::base::{clock, spawn_blocking};
+use crate::cri::{ImageClient, RuntimeClient, v1};
+use crate::host::cgroup::{CgroupFs, Depth};
+use crate::host::{FilesystemUsage, HostMachine, proc};
+use crate::images::sandbox_image;
+use crate::model::{MeasurableVolume, PodUid};
+use crate::state::pod_cache::PodCache;
 use api::{FsStats, PodStats, Summary, Time};
 use cadvisor::MachineFacts;
 use disk::DiskMeter;
@@ -60,7 +55,10 @@ use generate::{Disks, SummaryInputs};
 use parking_lot::Mutex;
 use sampler::PodSample;
 use source::{CachePolicy, CachedReading};
-use std::{collections::HashMap, path::PathBuf, sync::Arc, time::Duration};
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
 
 /// Age up to which scrapes share a reading.
 const CACHE_TTL: Duration = Duration::from_secs(1);

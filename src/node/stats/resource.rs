@@ -1,14 +1,11 @@
 //! `/metrics/resource`, for metrics-server, with the names, labels and timestamps of upstream's
 //! `pkg/kubelet/metrics/collectors/resource_metrics.go`. Pure.
 
-use super::{
-    api::{ContainerStats, CpuStats, MemoryStats, NodeStats, PodStats, Summary, SwapStats, Time},
-    text::{
-        LabelText,
-        MetricKind::{self, Counter, Gauge},
-        MetricValue, Text,
-    },
+use super::api::{
+    ContainerStats, CpuStats, MemoryStats, NodeStats, PodStats, Summary, SwapStats, Time,
 };
+use super::text::MetricKind::{self, Counter, Gauge};
+use super::text::{LabelText, MetricValue, Text};
 
 /// The response; without a summary only the error metric.
 pub(super) fn text(summary: Option<&Summary>) -> String {

@@ -1,10 +1,8 @@
 //! The pods in stats: those with running containers or sandboxes. Pure.
 
 use crate::model::{ContainerState, NetworkMode, PodStatus, PodUid};
-use std::{
-    collections::{HashMap, HashSet},
-    sync::Arc,
-};
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 
 /// A running pod.
 #[derive(Clone, Debug, PartialEq, Eq)]

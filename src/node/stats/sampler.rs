@@ -4,25 +4,19 @@
 //! reads. Other values, limits included, may have changed nevertheless, so each sample fully reads some of the cgroups
 //! that were skipped for longest; a full read of all of them would cost many times as much.
 
-use super::{
-    index::{CgroupIndex, ancestors, pod_cgroup},
-    rate::CpuRate,
-    running_pods::PodSubject,
-    system::{CgroupLocation, SystemSubject},
-};
+use super::index::{CgroupIndex, ancestors, pod_cgroup};
+use super::rate::CpuRate;
+use super::running_pods::PodSubject;
+use super::system::{CgroupLocation, SystemSubject};
 use crate::base::clock::{self, Instant};
-use crate::host::{
-    ProcDir,
-    cgroup::{
-        CgroupFs, CgroupLimits, CgroupUsage, Depth, Handles, ReadOptions, Scratch, TaskCount,
-    },
-    proc::{self, MemInfo, NetworkInterface},
+use crate::host::ProcDir;
+use crate::host::cgroup::{
+    CgroupFs, CgroupLimits, CgroupUsage, Depth, Handles, ReadOptions, Scratch, TaskCount,
 };
-use std::{
-    collections::{BTreeMap, HashMap, HashSet},
-    sync::Arc,
-    time::{Duration, UNIX_EPOCH},
-};
+use crate::host::proc::{self, MemInfo, NetworkInterface};
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
+use std::time::{Duration, UNIX_EPOCH};
 
 /// Age after which an idle cgroup is due for a full read.
 const FULL_READ_AGE: Duration = Duration::from_secs(60);

@@ -1,10 +1,9 @@
 //! Writes the samples of one metric family. Pure.
 
-use super::{
-    sampler::{CgroupSample, Snapshot},
-    text::{MetricKind, MetricValue, Text},
-};
-use crate::host::{FilesystemUsage, proc::NetworkInterface};
+use super::sampler::{CgroupSample, Snapshot};
+use super::text::{MetricKind, MetricValue, Text};
+use crate::host::FilesystemUsage;
+use crate::host::proc::NetworkInterface;
 use std::sync::Arc;
 
 /// An entity with metrics: a container, a sandbox, a pod's cgroup or an ancestor of one.

@@ -1,21 +1,14 @@
 //! Cached readings of sources that may be slow or hang: one read at a time, shared by all callers, with a timeout.
 
-use crate::base::{
-    Flight, SingleFlight,
-    clock::{self, Instant},
-    otel::in_current_context,
-    panics::PanicScope,
-    spawn_scoped,
-};
+use crate::base::clock::{self, Instant};
+use crate::base::otel::in_current_context;
+use crate::base::panics::PanicScope;
+use crate::base::{Flight, SingleFlight, spawn_scoped};
 use futures::future::BoxFuture;
 use parking_lot::Mutex;
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-    time::Duration,
-};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 /// A completed reading: the generation in which it began, the time when it ended, and its value. `None` if it failed.
 type TimedReading<T> = Option<(u64, Instant, Arc<T>)>;

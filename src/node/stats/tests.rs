@@ -1,10 +1,9 @@
 use super::*;
-use crate::{
-    base::{clock, metrics::Metrics},
-    cri::{CriConnection, CriMetrics, RuntimeEndpoint},
-    model::{ContainerState, ContainerStatus},
-    state::pod_cache::{InspectedItem, ItemId, PodCacheWriter, PodRef, pod_cache},
-};
+use crate::base::clock;
+use crate::base::metrics::Metrics;
+use crate::cri::{CriConnection, CriMetrics, RuntimeEndpoint};
+use crate::model::{ContainerState, ContainerStatus};
+use crate::state::pod_cache::{InspectedItem, ItemId, PodCacheWriter, PodRef, pod_cache};
 
 /// Statistics of what this cache has, with the runtime at this socket.
 fn stats(socket: &std::path::Path, cache: PodCache) -> Stats {

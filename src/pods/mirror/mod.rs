@@ -13,28 +13,20 @@ mod tests;
 
 pub use plan::is_mirror_of;
 
-use crate::{
-    apiserver::{ApiError, ApiServer, ResourcePath},
-    base::{
-        DirtySet, WorkQueue,
-        backoff::Backoff,
-        clock::{self, Instant},
-        error_chain,
-        panics::{self, catch_panic},
-    },
-    model::{Pod, PodExt, PodFullName, PodUid},
-    state::{node_object::NodeObject, pod_manager::PodManager},
-};
-use k8s_openapi::{
-    api::core::v1::Node,
-    apimachinery::pkg::apis::meta::v1::{DeleteOptions, Preconditions},
-};
+use crate::apiserver::{ApiError, ApiServer, ResourcePath};
+use crate::base::backoff::Backoff;
+use crate::base::clock::{self, Instant};
+use crate::base::panics::{self, catch_panic};
+use crate::base::{DirtySet, WorkQueue, error_chain};
+use crate::model::{Pod, PodExt, PodFullName, PodUid};
+use crate::state::node_object::NodeObject;
+use crate::state::pod_manager::PodManager;
+use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{DeleteOptions, Preconditions};
 use plan::{KnownMirror, MirrorStep, plan};
-use std::{
-    collections::{HashMap, HashSet},
-    sync::Arc,
-    time::Duration,
-};
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 

@@ -3,10 +3,8 @@
 //! Upstream: `pkg/kubelet/pod/mirror_client.go` and `tryReconcileMirrorPods`.
 
 use crate::model::{Pod, PodExt, is_other_manifest, keys};
-use k8s_openapi::{
-    api::core::v1::{EmptyDirVolumeSource, EnvVarSource, PodSpec, Volume},
-    apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference},
-};
+use k8s_openapi::api::core::v1::{EmptyDirVolumeSource, EnvVarSource, PodSpec, Volume};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 
 /// What is known of one name.
 #[derive(Clone, Copy, Debug)]

@@ -1,12 +1,8 @@
 use super::*;
-use crate::{
-    apiserver::tests::scripted::{Received, Scripted},
-    model::{fixture, keys},
-    state::{
-        node_object::NodeObjectWriter,
-        pod_manager::{PodChanges, PodManagerWriter},
-    },
-};
+use crate::apiserver::tests::scripted::{Received, Scripted};
+use crate::model::{fixture, keys};
+use crate::state::node_object::NodeObjectWriter;
+use crate::state::pod_manager::{PodChanges, PodManagerWriter};
 use parking_lot::Mutex;
 use serde_json::json;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,13 +1,12 @@
 //! Turns the runtime's events into inspections and relists.
 
 use super::{PlegContext, RelistTrigger};
-use crate::{
-    base::clock,
-    cri::events::{ChangeReader, RuntimeChanges},
-    model::{PodUid, Seq},
-    state::pod_cache::ItemId,
-};
-use std::{collections::HashMap, time::Duration};
+use crate::base::clock;
+use crate::cri::events::{ChangeReader, RuntimeChanges};
+use crate::model::{PodUid, Seq};
+use crate::state::pod_cache::ItemId;
+use std::collections::HashMap;
+use std::time::Duration;
 use tokio::time::sleep_until;
 use tokio_util::sync::CancellationToken;
 

@@ -1,25 +1,17 @@
 //! Reads the status of single sandboxes and containers, concurrently, so that slow reads do not delay others.
 
 use super::{PlegContext, termination_message};
-use crate::{
-    base::{
-        EarlyReleasePermit, EarlyReleaseSemaphore,
-        backoff::Backoff,
-        clock::{self, Instant},
-        panics::{PanicScope, Panicked, catch_panic},
-    },
-    cri::{
-        CriError,
-        v1::{ContainerFilter, PodSandboxFilter},
-    },
-    model::{ContainerId, ContainerState, SandboxId, Seq},
-    runtime::kuberuntime::translate,
-    state::pod_cache::{InspectedItem, ItemId, PodRef},
-};
-use std::{
-    collections::{HashMap, HashSet, VecDeque},
-    time::Duration,
-};
+use crate::base::backoff::Backoff;
+use crate::base::clock::{self, Instant};
+use crate::base::panics::{PanicScope, Panicked, catch_panic};
+use crate::base::{EarlyReleasePermit, EarlyReleaseSemaphore};
+use crate::cri::CriError;
+use crate::cri::v1::{ContainerFilter, PodSandboxFilter};
+use crate::model::{ContainerId, ContainerState, SandboxId, Seq};
+use crate::runtime::kuberuntime::translate;
+use crate::state::pod_cache::{InspectedItem, ItemId, PodRef};
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 

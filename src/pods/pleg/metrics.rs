@@ -1,15 +1,12 @@
 //! The metric families of the PLEG, named as upstream names them.
 
-use crate::{
-    base::{
-        clock::{self, Instant},
-        metrics::{AtScrape, DEFAULT_BUCKETS, Metrics, ScrapeSample, metric_set},
-    },
-    model::ContainerState,
-    state::pod_cache::PodCache,
-};
+use crate::base::clock::{self, Instant};
+use crate::base::metrics::{AtScrape, DEFAULT_BUCKETS, Metrics, ScrapeSample, metric_set};
+use crate::model::ContainerState;
+use crate::state::pod_cache::PodCache;
 use parking_lot::Mutex;
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
+use std::time::Duration;
 
 metric_set! {
     /// Handles to the metrics.

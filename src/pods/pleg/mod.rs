@@ -26,13 +26,12 @@ mod runtime_state_poll;
 #[cfg(test)]
 mod tests;
 
-use crate::{
-    base::Tasks,
-    base::clock,
-    cri::{FeaturesWriter, RuntimeClient, v1::StatusResponse},
-    state::pod_cache::PodCacheWriter,
-};
-use std::{sync::Arc, time::Duration};
+use crate::base::{Tasks, clock};
+use crate::cri::v1::StatusResponse;
+use crate::cri::{FeaturesWriter, RuntimeClient};
+use crate::state::pod_cache::PodCacheWriter;
+use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::Notify;
 
 pub use events::RuntimeEventsTask;

@@ -1,22 +1,14 @@
 //! Lists all sandboxes and containers: at start, after the event stream was reconnected, and periodically.
 
 use super::PlegContext;
-use crate::{
-    base::clock,
-    cri::{
-        CriError, ListChange, ListFingerprint,
-        events::RuntimeEventSource,
-        v1::{Container, PodSandbox},
-    },
-    runtime::kuberuntime::translate,
-};
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    time::Duration,
-};
+use crate::base::clock;
+use crate::cri::events::RuntimeEventSource;
+use crate::cri::v1::{Container, PodSandbox};
+use crate::cri::{CriError, ListChange, ListFingerprint};
+use crate::runtime::kuberuntime::translate;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 

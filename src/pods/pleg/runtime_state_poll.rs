@@ -2,7 +2,8 @@
 
 use super::{PlegContext, RuntimeState};
 use crate::base::clock::{self, Instant};
-use crate::cri::{CriError, FeaturesWriter, RuntimeFeatures, v1::StatusResponse};
+use crate::cri::v1::StatusResponse;
+use crate::cri::{CriError, FeaturesWriter, RuntimeFeatures};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -107,10 +108,8 @@ pub(super) fn state_of(reply: &StatusResponse, now: Instant) -> RuntimeState {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cri::{
-        Rpc,
-        v1::{RuntimeCondition, RuntimeStatus},
-    };
+    use crate::cri::Rpc;
+    use crate::cri::v1::{RuntimeCondition, RuntimeStatus};
     use std::time::Duration;
 
     #[test]

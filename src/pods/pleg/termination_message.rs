@@ -1,14 +1,12 @@
 //! Reads the termination message of an exited container, from its file or the end of its log.
 
-use crate::{
-    base::spawn_blocking,
-    cri::v1,
-    runtime::kuberuntime::{
-        generate::container_files::read_termination_message,
-        termination::{compose_message, needs_log, termination_message_source},
-    },
-    runtime::logs::tail,
+use crate::base::spawn_blocking;
+use crate::cri::v1;
+use crate::runtime::kuberuntime::generate::container_files::read_termination_message;
+use crate::runtime::kuberuntime::termination::{
+    compose_message, needs_log, termination_message_source,
 };
+use crate::runtime::logs::tail;
 
 /// The message of an exited container, possibly empty; `None` unless it has exited, or if reading it panicked.
 pub(super) async fn of(status: &v1::ContainerStatus) -> Option<String> {

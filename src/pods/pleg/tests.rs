@@ -1,18 +1,16 @@
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
+use std::time::Duration;
 
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tonic::Code;
 
 use super::{Config, PlegContext, PlegMetrics, RelistTask, RelistTrigger};
-use crate::{
-    base::{clock, metrics::Metrics},
-    cri::{
-        events::RuntimeEventSource,
-        test_server::{Reply, TestRuntime, until},
-        v1::{ListContainersResponse, ListPodSandboxResponse},
-    },
-    state::pod_cache,
-};
+use crate::base::clock;
+use crate::base::metrics::Metrics;
+use crate::cri::events::RuntimeEventSource;
+use crate::cri::test_server::{Reply, TestRuntime, until};
+use crate::cri::v1::{ListContainersResponse, ListPodSandboxResponse};
+use crate::state::pod_cache;
 
 /// A task whose periods are longer than any test.
 fn relist(runtime: &TestRuntime) -> (RelistTrigger, DropGuard) {

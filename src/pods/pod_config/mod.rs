@@ -46,15 +46,15 @@ pub use posted::{PostError, PostedPods};
 pub use ready::{SourcesReady, SourcesReadyReader};
 pub use static_pod::{InvalidPod, ManifestOrigin, static_pod};
 
-use crate::base::{
-    Tasks,
-    clock::{self, Instant},
-};
+use crate::base::Tasks;
+use crate::base::clock::{self, Instant};
 use crate::model::{Completeness, Pod, PodExt, PodSource, PodStatus, PodUid, PodUpdate, reasons};
 use crate::state::events::{EventRecorder, ObjectRef};
 use crate::state::pod_cache::{ItemId, PodCache, StaleItem};
 use anyhow::Context as _;
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout_at};
 use tokio_util::sync::CancellationToken;

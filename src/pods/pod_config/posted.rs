@@ -1,24 +1,18 @@
 //! Pods that clients post to this kubelet. They are kept as manifests in a directory of the kubelet's own, which is a
 //! source like the manifest directory, so accepted pods survive a crash of the kubelet.
 
-use super::{
-    manifest::{InvalidManifest, decode_file},
-    static_pod::ManifestOrigin,
-};
-use crate::{
-    base::{atomic_file, hex},
-    model::validation::{LocalConfigMapsAndSecrets, decode_pod_or_list},
-    model::{Pod, PodSource},
-};
+use super::manifest::{InvalidManifest, decode_file};
+use super::static_pod::ManifestOrigin;
+use crate::base::{atomic_file, hex};
+use crate::model::validation::{LocalConfigMapsAndSecrets, decode_pod_or_list};
+use crate::model::{Pod, PodSource};
 use jiff::Timestamp;
 use parking_lot::Mutex;
 use sha2::{Digest, Sha256};
-use std::{
-    collections::{BTreeMap, HashSet},
-    fs, io,
-    path::{Path, PathBuf},
-    sync::Arc,
-};
+use std::collections::{BTreeMap, HashSet};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::{fs, io};
 
 /// Limit of stored pods. Far more than a node runs; it limits the disk space that a faulty client can use.
 const MAX_PODS: usize = 4096;

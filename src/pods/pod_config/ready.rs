@@ -2,10 +2,8 @@
 
 use crate::model::{Completeness, PodSource, PodUid};
 use parking_lot::Mutex;
-use std::{
-    collections::{BTreeSet, HashMap},
-    sync::Arc,
-};
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
 
 /// The writing end, for the sync loop only, which marks a source *after* it has applied its update: only then are the
 /// pods of that update desired.

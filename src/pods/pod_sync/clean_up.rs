@@ -1,20 +1,22 @@
 //! Removal of superseded containers, of pods that no source has any more, and the search for such pods.
 
 use super::PodSync;
-use crate::{
-    base::{error_chain, panics::PanicScope, spawn, spawn_blocking},
-    model::{
-        ContainerState, ContainerStatus, Pod, PodExt as _, PodStatus, PodUid,
-        container_should_restart, is_sidecar, reasons::event,
-    },
-    state::events::ObjectRef,
-    state::pod_cache::{PodRef, RuntimeListed},
-    state::pod_history::DecisionKind,
-    state::pod_state_store::PodOrigin,
-    volumes::VolumeError,
+use crate::base::panics::PanicScope;
+use crate::base::{error_chain, spawn, spawn_blocking};
+use crate::model::reasons::event;
+use crate::model::{
+    ContainerState, ContainerStatus, Pod, PodExt as _, PodStatus, PodUid, container_should_restart,
+    is_sidecar,
 };
+use crate::state::events::ObjectRef;
+use crate::state::pod_cache::{PodRef, RuntimeListed};
+use crate::state::pod_history::DecisionKind;
+use crate::state::pod_state_store::PodOrigin;
+use crate::volumes::VolumeError;
 use anyhow::Context as _;
-use std::{collections::HashSet, sync::Arc, time::Duration};
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 /// How long the runtime status of a pod that is gone may take to settle.

@@ -1,12 +1,8 @@
 //! `activeDeadlineSeconds`: how long a pod may be active on the node.
 
-use crate::{
-    base::{
-        clock::{self, Instant},
-        wait_until,
-    },
-    model::{Pod, PodExt},
-};
+use crate::base::clock::{self, Instant};
+use crate::base::wait_until;
+use crate::model::{Pod, PodExt};
 use jiff::Timestamp;
 use std::time::Duration;
 

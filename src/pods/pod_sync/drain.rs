@@ -4,18 +4,20 @@
 //! gone, and may switch it off: so the last pod of a volume is not gone before.
 
 use super::PodSync;
-use crate::{
-    model::{Pod, PodExt as _, PodUid, reasons::event},
-    state::{
-        events::ObjectRef, node_object::NodeObject, pod_history::DecisionKind,
-        pod_manager::PodManager,
-    },
-    volumes::{VolumeError, csi::VolumesOfPod},
-};
+use crate::model::reasons::event;
+use crate::model::{Pod, PodExt as _, PodUid};
+use crate::state::events::ObjectRef;
+use crate::state::node_object::NodeObject;
+use crate::state::pod_history::DecisionKind;
+use crate::state::pod_manager::PodManager;
+use crate::volumes::VolumeError;
+use crate::volumes::csi::VolumesOfPod;
 use k8s_openapi::api::core::v1::Node;
 use parking_lot::Mutex;
-use std::{collections::HashMap, time::Duration};
-use tokio::time::{error::Elapsed, timeout};
+use std::collections::HashMap;
+use std::time::Duration;
+use tokio::time::error::Elapsed;
+use tokio::time::timeout;
 
 /// How long the end of a pod waits.
 const UNSTAGE_WAIT: Duration = Duration::from_secs(60);
@@ -94,9 +96,11 @@ fn is_cordoned(node: Option<&Node>) -> bool {
 mod tests {
     use super::*;
     use crate::base::clock;
-    use crate::state::{node_object::NodeObjectWriter, pod_manager::PodManagerWriter};
+    use crate::state::node_object::NodeObjectWriter;
+    use crate::state::pod_manager::PodManagerWriter;
     use serde_json::json;
-    use std::{future::pending, sync::Arc};
+    use std::future::pending;
+    use std::sync::Arc;
     use tokio::time::sleep;
 
     fn node(version: &str, unschedulable: bool) -> Node {

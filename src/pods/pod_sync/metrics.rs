@@ -1,19 +1,14 @@
 //! How long pods take to start: the families that upstream's `pod_startup_latency_tracker.go` writes.
 
-use crate::{
-    base::{clock, metrics::metric_set},
-    model::{Pod, PodExt, keys},
-};
+use crate::base::clock;
+use crate::base::metrics::metric_set;
+use crate::model::{Pod, PodExt, keys};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1 as api;
-use std::{
-    borrow::Cow,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    time::Duration,
-};
+use std::borrow::Cow;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 /// Upper bounds, seconds; upstream's.
 const BUCKETS: [f64; 25] = [

@@ -19,28 +19,29 @@ pub mod syncer;
 mod stale;
 mod volume_repair;
 
-use crate::{
-    base::{clock, error_chain},
-    model::{GraceDeadline, Pod, PodExt, PodStatus, is_terminal, reasons::event},
-    pods::pleg::RuntimeStateReader,
-    pods::prober::ProbeManager,
-    pods::status::generate::PodFailure,
-    resources::cm::ContainerManager,
-    runtime::kuberuntime::{KubeGenericRuntimeManager, PodSyncResult, SyncRequest},
-    state::Stores,
-    state::events::{EventRecorder, ObjectRef},
-    state::pod_cache::{PodCache, PodRef},
-    state::pod_history::{DecisionKind, HistoryEntry, PodHistory},
-    state::pod_state_store::PodStateStore,
-    volumes::{VolumeError, VolumeManager, VolumesNotReady},
-};
+use crate::base::{clock, error_chain};
+use crate::model::reasons::event;
+use crate::model::{GraceDeadline, Pod, PodExt, PodStatus, is_terminal};
+use crate::pods::pleg::RuntimeStateReader;
+use crate::pods::prober::ProbeManager;
+use crate::pods::status::generate::PodFailure;
+use crate::resources::cm::ContainerManager;
+use crate::runtime::kuberuntime::{KubeGenericRuntimeManager, PodSyncResult, SyncRequest};
+use crate::state::Stores;
+use crate::state::events::{EventRecorder, ObjectRef};
+use crate::state::pod_cache::{PodCache, PodRef};
+use crate::state::pod_history::{DecisionKind, HistoryEntry, PodHistory};
+use crate::state::pod_state_store::PodStateStore;
+use crate::volumes::{VolumeError, VolumeManager, VolumesNotReady};
 use anyhow::Context as _;
 use deadline::Deadline;
 use drain::EndingVolumes;
 use futures::future::BoxFuture;
 use k8s_openapi::api::core::v1 as api;
 use statuses::PodStage;
-use std::{convert::Infallible, sync::Arc, time::Duration};
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
 use syncer::{NextSync, PodSyncer, SyncDelay, SyncPodOutcome, TerminationReason};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;

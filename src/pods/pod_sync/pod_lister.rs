@@ -1,13 +1,12 @@
 //! The pods that `/pods` lists.
 
-use crate::{
-    model::{Pod, PodExt, PodUid},
-    pods::status::Statuses,
-    state::pod_manager::PodManager,
-    state::pod_state_store::{PodRecord, PodStateStore},
-};
+use crate::model::{Pod, PodExt, PodUid};
+use crate::pods::status::Statuses;
+use crate::state::pod_manager::PodManager;
+use crate::state::pod_state_store::{PodRecord, PodStateStore};
 use k8s_openapi::api::core::v1 as api;
-use std::{collections::HashSet, sync::Arc};
+use std::collections::HashSet;
+use std::sync::Arc;
 
 /// A pod with its current status; `None` if none was generated yet: then the status in the pod object is used.
 pub type PodWithStatus = (Arc<Pod>, Option<Arc<api::PodStatus>>);
@@ -51,7 +50,8 @@ impl PodLister {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{pods::status::StatusManager, state::pod_manager::PodManagerWriter};
+    use crate::pods::status::StatusManager;
+    use crate::state::pod_manager::PodManagerWriter;
     use k8s_openapi::api::core::v1::PodStatus;
 
     #[test]

@@ -1,12 +1,11 @@
 //! The progress of a pod's resize, as conditions and events show it.
 
 use super::PodSync;
-use crate::{
-    model::{Pod, PodExt as _, reasons::event},
-    resources::allocation::{ResizeInProgress, event_message},
-    runtime::kuberuntime::PodSyncResult,
-    state::events::ObjectRef,
-};
+use crate::model::reasons::event;
+use crate::model::{Pod, PodExt as _};
+use crate::resources::allocation::{ResizeInProgress, event_message};
+use crate::runtime::kuberuntime::PodSyncResult;
+use crate::state::events::ObjectRef;
 use std::sync::Arc;
 
 impl PodSync {

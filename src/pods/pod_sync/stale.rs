@@ -1,13 +1,13 @@
 //! Reports pods whose sync waits because the runtime cannot return the status of a sandbox or container.
 
 use super::PodSync;
-use crate::{
-    base::clock,
-    model::{Pod, PodExt, PodStatus, reasons::event},
-    state::events::ObjectRef,
-    state::pod_history::DecisionKind,
-};
-use std::{sync::Arc, time::Duration};
+use crate::base::clock;
+use crate::model::reasons::event;
+use crate::model::{Pod, PodExt, PodStatus};
+use crate::state::events::ObjectRef;
+use crate::state::pod_history::DecisionKind;
+use std::sync::Arc;
+use std::time::Duration;
 use tokio::time::timeout;
 
 /// How long a pod waits for its runtime status before that is reported.

@@ -1,32 +1,31 @@
 //! Generates and publishes the API status of pods.
 
 use super::metrics::{PodStartMetrics, StartProgress};
-use crate::{
-    base::clock,
-    model::{
-        Pod, PodExt, PodStatus, PodUid, container_should_restart, is_other_manifest, is_terminal,
-        keys, reasons,
-    },
-    pods::status::{
-        StatusManager, Statuses, differs_only_in_ignored_start_time,
-        generate::{PodFailure, StatusInputs},
-        generate_api_pod_status, lacks_container_statuses, restored,
-    },
-    resources,
-    runtime::kuberuntime::{KubeGenericRuntimeManager, PodSyncResult, StartFailure},
-    state::Stores,
-    state::node_object::HostIps,
-    state::pod_cache::PodCache,
-    state::pod_manager::PodManager,
-    state::pod_state_store::{
-        KilledToRestart, PodOrigin, PodRecord, PodStateStore, TerminalRecord, was_killed_to_restart,
-    },
-    state::probe_results::ProbeResults,
+use crate::base::clock;
+use crate::model::{
+    Pod, PodExt, PodStatus, PodUid, container_should_restart, is_other_manifest, is_terminal, keys,
+    reasons,
 };
+use crate::pods::status::generate::{PodFailure, StatusInputs};
+use crate::pods::status::{
+    StatusManager, Statuses, differs_only_in_ignored_start_time, generate_api_pod_status,
+    lacks_container_statuses, restored,
+};
+use crate::resources;
+use crate::runtime::kuberuntime::{KubeGenericRuntimeManager, PodSyncResult, StartFailure};
+use crate::state::Stores;
+use crate::state::node_object::HostIps;
+use crate::state::pod_cache::PodCache;
+use crate::state::pod_manager::PodManager;
+use crate::state::pod_state_store::{
+    KilledToRestart, PodOrigin, PodRecord, PodStateStore, TerminalRecord, was_killed_to_restart,
+};
+use crate::state::probe_results::ProbeResults;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1 as api;
 use parking_lot::Mutex;
-use std::{collections::HashMap, sync::Arc};
+use std::collections::HashMap;
+use std::sync::Arc;
 
 /// The stage of a pod; decides which waiting reasons and which phase its status may have.
 #[derive(Clone, Debug, Default, PartialEq)]

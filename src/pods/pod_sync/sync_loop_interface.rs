@@ -1,16 +1,17 @@
 //! The methods that the sync loop calls outside of a pod's syncs. None of them waits for a pod.
 
 use super::PodSync;
-use crate::{
-    model::{Pod, PodExt as _, PodStatus, PodUid, is_terminal},
-    pods::status::generate::PodFailure,
-    resources::{DeviceManagers, allocation::Allocations},
-    state::events::ObjectRef,
-    state::pod_cache::RuntimeListed,
-    state::pod_history::DecisionKind,
-    state::pod_state_store::PodOrigin,
-};
-use std::{borrow::Cow, collections::HashSet, sync::Arc};
+use crate::model::{Pod, PodExt as _, PodStatus, PodUid, is_terminal};
+use crate::pods::status::generate::PodFailure;
+use crate::resources::DeviceManagers;
+use crate::resources::allocation::Allocations;
+use crate::state::events::ObjectRef;
+use crate::state::pod_cache::RuntimeListed;
+use crate::state::pod_history::DecisionKind;
+use crate::state::pod_state_store::PodOrigin;
+use std::borrow::Cow;
+use std::collections::HashSet;
+use std::sync::Arc;
 
 impl PodSync {
     /// Whether this or an earlier kubelet recorded in the pod state store that the pod reached a terminal phase.

@@ -14,13 +14,13 @@
 //! A failure is the result of its call. The worker logs it and calls again; nobody else receives it. Containers, logs
 //! and records stay for users until no source has the pod any more: then `PodSync::remove_pod` removes them.
 
-use crate::{
-    base::{clock::Instant, named_enum},
-    model::{GraceDeadline, Pod, PodStatus},
-    pods::status::generate::PodFailure,
-};
+use crate::base::clock::Instant;
+use crate::base::named_enum;
+use crate::model::{GraceDeadline, Pod, PodStatus};
+use crate::pods::status::generate::PodFailure;
 use futures::future::BoxFuture;
-use std::{fmt, sync::Arc};
+use std::fmt;
+use std::sync::Arc;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 

@@ -1,10 +1,8 @@
 //! Repairs the volumes of a pod before its containers start.
 
 use super::PodSync;
-use crate::{
-    model::{Pod, PodExt as _, PodStatus},
-    volumes::VolumeError,
-};
+use crate::model::{Pod, PodExt as _, PodStatus};
+use crate::volumes::VolumeError;
 use std::collections::BTreeSet;
 
 impl PodSync {

@@ -1,10 +1,8 @@
 //! The metric family that counts workers, named as upstream names it.
 
 use super::{PodWorkers, WorkerPhase};
-use crate::{
-    base::metrics::{AtScrape, Metrics, ScrapeSample},
-    model::PodUid,
-};
+use crate::base::metrics::{AtScrape, Metrics, ScrapeSample};
+use crate::model::PodUid;
 use std::collections::{BTreeMap, HashSet};
 
 /// Registers the family. `desired` is every pod that a source has.

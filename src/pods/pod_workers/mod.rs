@@ -40,17 +40,17 @@ pub use observer::PodSyncObserver;
 pub use phase::{Grace, Termination, WorkerPhase};
 pub use update::UpdatePodOptions;
 
-use crate::{
-    base::DirtySet,
-    base::clock::{self, Instant},
-    model::{Pod, PodExt, PodFullName, PodStatus, PodUid},
-    pods::pod_sync::syncer::PodSyncer,
-};
+use crate::base::DirtySet;
+use crate::base::clock::{self, Instant};
+use crate::model::{Pod, PodExt, PodFullName, PodStatus, PodUid};
+use crate::pods::pod_sync::syncer::PodSyncer;
 use parking_lot::Mutex;
 use registry::WorkerMap;
 use state::{Input, PodSyncStatus};
-use std::{collections::HashSet, sync::Arc};
-use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use std::collections::HashSet;
+use std::sync::Arc;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 /// The workers; cheap to clone.
 #[derive(Clone)]

@@ -1,16 +1,12 @@
 //! Metrics and spans of every call of the syncer; names and descriptions are upstream's.
 
 use super::state::PodSyncCall;
-use crate::{
-    base::{
-        clock, error_chain,
-        metrics::{DEFAULT_BUCKETS, Metrics, metric_set},
-        otel::{Parent, Span, TraceSpanKind, Tracer, traced},
-        panics::Panicked,
-    },
-    model::{Pod, PodExt, keys},
-    pods::pod_sync::syncer::{SyncPodOutcome, SyncPodType},
-};
+use crate::base::metrics::{DEFAULT_BUCKETS, Metrics, metric_set};
+use crate::base::otel::{Parent, Span, TraceSpanKind, Tracer, traced};
+use crate::base::panics::Panicked;
+use crate::base::{clock, error_chain};
+use crate::model::{Pod, PodExt, keys};
+use crate::pods::pod_sync::syncer::{SyncPodOutcome, SyncPodType};
 use jiff::Timestamp;
 
 /// Records the metrics and spans.

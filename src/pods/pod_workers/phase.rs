@@ -1,10 +1,8 @@
 //! The phases of a pod worker, each with the data that only exists in it.
 
-use crate::{
-    base::clock::Instant,
-    model::{GraceDeadline, Pod, PodStatus},
-    pods::pod_sync::syncer::{SyncPodType, TerminationReason},
-};
+use crate::base::clock::Instant;
+use crate::model::{GraceDeadline, Pod, PodStatus};
+use crate::pods::pod_sync::syncer::{SyncPodType, TerminationReason};
 use std::sync::Arc;
 
 /// The pod of a worker.

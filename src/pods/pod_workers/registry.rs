@@ -1,23 +1,17 @@
 //! The map from UID to worker; carries out the effects of the state machines.
 
-use super::{
-    PodOfWorker, PodWorkersInner, WorkerPod, WorkerStatus, delay,
-    gate::StartGate,
-    phase::{WorkerPhase, WorkerTarget},
-    state::{Effect, Input, PodSyncStatus, SyncOutcome},
-    task::{self, SyncJob},
-    update::UpdatePodOptions,
-};
-use crate::{
-    base::clock::Instant,
-    model::{GraceDeadline, PodExt, PodFullName, PodSource, PodStatus, PodUid},
-    pods::pod_sync::syncer::SyncPodType,
-};
-use std::{
-    collections::{HashMap, HashSet, VecDeque},
-    sync::Arc,
-    time::Duration,
-};
+use super::gate::StartGate;
+use super::phase::{WorkerPhase, WorkerTarget};
+use super::state::{Effect, Input, PodSyncStatus, SyncOutcome};
+use super::task::{self, SyncJob};
+use super::update::UpdatePodOptions;
+use super::{PodOfWorker, PodWorkersInner, WorkerPod, WorkerStatus, delay};
+use crate::base::clock::Instant;
+use crate::model::{GraceDeadline, PodExt, PodFullName, PodSource, PodStatus, PodUid};
+use crate::pods::pod_sync::syncer::SyncPodType;
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 

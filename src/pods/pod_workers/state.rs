@@ -14,15 +14,11 @@
 //! running: then it begins as `Terminating`. A create of a finished pod only sets `restart_requested`: the sync loop
 //! then replaces the worker.
 
-use super::{
-    phase::{Grace, Termination, WorkerPhase, WorkerTarget},
-    update::UpdatePodOptions,
-};
-use crate::{
-    base::clock::Instant,
-    model::{GraceDeadline, Pod, PodExt, PodFullName, PodStatus, PodUid},
-    pods::pod_sync::syncer::{NextSync, SyncDelay, SyncPodType, TerminationReason},
-};
+use super::phase::{Grace, Termination, WorkerPhase, WorkerTarget};
+use super::update::UpdatePodOptions;
+use crate::base::clock::Instant;
+use crate::model::{GraceDeadline, Pod, PodExt, PodFullName, PodStatus, PodUid};
+use crate::pods::pod_sync::syncer::{NextSync, SyncDelay, SyncPodType, TerminationReason};
 use std::sync::Arc;
 
 /// An input of the state machine.

@@ -1,18 +1,11 @@
 //! The task of one worker: waits for an update or for its own timer, and calls the syncer.
 
-use super::{
-    PodWorkersInner,
-    state::{PodSyncCall, SyncOutcome},
-};
-use crate::{
-    base::{
-        clock, error_chain,
-        panics::{PanicScope, catch_panic, catch_panic_sync},
-        wait_until,
-    },
-    model::{GraceDeadline, PodUid},
-    pods::pod_sync::syncer::{NextSync, PodSyncer, SyncDelay, SyncPodOutcome, SyncPodType},
-};
+use super::PodWorkersInner;
+use super::state::{PodSyncCall, SyncOutcome};
+use crate::base::panics::{PanicScope, catch_panic, catch_panic_sync};
+use crate::base::{clock, error_chain, wait_until};
+use crate::model::{GraceDeadline, PodUid};
+use crate::pods::pod_sync::syncer::{NextSync, PodSyncer, SyncDelay, SyncPodOutcome, SyncPodType};
 use std::sync::Arc;
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;

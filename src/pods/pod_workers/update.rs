@@ -1,9 +1,7 @@
 //! Updates of workers (upstream's `UpdatePodOptions` and `KillPodOptions`).
 
-use crate::{
-    model::{Pod, PodStatus},
-    pods::pod_sync::syncer::{SyncPodType, TerminationReason},
-};
+use crate::model::{Pod, PodStatus};
+use crate::pods::pod_sync::syncer::{SyncPodType, TerminationReason};
 use std::sync::Arc;
 
 /// One call of `update_pod`.

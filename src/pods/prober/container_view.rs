@@ -1,11 +1,11 @@
 //! Reads the state of a probed container from the stores.
 
 use super::{ProbedContainer, ProbedContainerReader};
-use crate::{
-    model::{ContainerId, ContainerStatus, Pod, PodExt, PodUid, is_terminal},
-    pods::status::Statuses,
-    state::{pod_cache::PodCache, pod_manager::PodManager, pod_state_store::PodStateStore},
-};
+use crate::model::{ContainerId, ContainerStatus, Pod, PodExt, PodUid, is_terminal};
+use crate::pods::status::Statuses;
+use crate::state::pod_cache::PodCache;
+use crate::state::pod_manager::PodManager;
+use crate::state::pod_state_store::PodStateStore;
 use k8s_openapi::api::core::v1 as api;
 use std::sync::Arc;
 

@@ -1,11 +1,9 @@
 //! The metric families of probes.
 
 use super::PodProbes;
-use crate::{
-    base::metrics::{Counter, DEFAULT_BUCKETS, Histogram, metric_set},
-    model::{PodExt, ProbeKind},
-    runtime::handlers::ProbeOutcome,
-};
+use crate::base::metrics::{Counter, DEFAULT_BUCKETS, Histogram, metric_set};
+use crate::model::{PodExt, ProbeKind};
+use crate::runtime::handlers::ProbeOutcome;
 use std::time::Duration;
 
 const RESULTS: [&str; 3] = ["successful", "failed", "unknown"];

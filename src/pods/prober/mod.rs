@@ -29,20 +29,20 @@ mod tests;
 
 pub use container_view::container_view;
 
-use crate::{
-    base::{clock::Instant, metrics::Metrics},
-    model::{
-        ContainerId, ContainerState, ContainerStatus, Pod, PodExt, PodUid, ProbeKind, ProbeResult,
-    },
-    runtime::handlers::ExecFn,
-    state::events::EventRecorder,
-    state::pod_state_store::PodStateStore,
-    state::probe_results::ProbeResultsWriter,
+use crate::base::clock::Instant;
+use crate::base::metrics::Metrics;
+use crate::model::{
+    ContainerId, ContainerState, ContainerStatus, Pod, PodExt, PodUid, ProbeKind, ProbeResult,
 };
+use crate::runtime::handlers::ExecFn;
+use crate::state::events::EventRecorder;
+use crate::state::pod_state_store::PodStateStore;
+use crate::state::probe_results::ProbeResultsWriter;
 use jiff::Timestamp;
 use metrics::{ProbeMetrics, ProberMetrics};
 use parking_lot::Mutex;
-use std::{collections::HashMap, sync::Arc};
+use std::collections::HashMap;
+use std::sync::Arc;
 use tokio::sync::watch;
 
 /// Maximum number of bytes of [`LastRun::message`].

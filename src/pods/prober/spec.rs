@@ -1,11 +1,10 @@
 //! The probes in a pod's spec. Pure.
 
-use super::{ProbeSlot, ProbeSnapshot, ProbeTaskState, state::ProbeRules};
-use crate::{
-    model::{Pod, PodExt, ProbeKind, RestartPolicy, is_sidecar},
-    runtime::handlers::Handler,
-    runtime::kuberuntime::generate::env::expansion::expand,
-};
+use super::state::ProbeRules;
+use super::{ProbeSlot, ProbeSnapshot, ProbeTaskState};
+use crate::model::{Pod, PodExt, ProbeKind, RestartPolicy, is_sidecar};
+use crate::runtime::handlers::Handler;
+use crate::runtime::kuberuntime::generate::env::expansion::expand;
 use k8s_openapi::api::core::v1::{Container, EnvVar, Probe};
 use std::time::Duration;
 

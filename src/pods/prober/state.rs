@@ -1,11 +1,9 @@
 //! The state machine of one probe of one container. Pure: the time and all facts are passed in.
 
 use super::early::EarlyAttempts;
-use crate::{
-    base::clock::Instant,
-    model::{ContainerId, ProbeKind, ProbeResult},
-    runtime::handlers::ProbeOutcome,
-};
+use crate::base::clock::Instant;
+use crate::model::{ContainerId, ProbeKind, ProbeResult};
+use crate::runtime::handlers::ProbeOutcome;
 use std::time::Duration;
 
 /// At start, the first probes of containers that an earlier kubelet started, and that are not known to be ready, are spread

@@ -1,32 +1,27 @@
 //! The loop of one probe: decide with [`super::state`], act, wait.
 
+use super::metrics::ProbeSeries;
+use super::state::{Attempt, InstanceState, ProbeAction, ProbeFacts, ProbeState, ProbedInstance};
 use super::{
     AllowedProbes, PodProbes, PodSignal, ProbeSlot, ProbeSnapshot, ProbeTaskState, ProbedContainer,
-    ProberShared,
-    metrics::ProbeSeries,
-    spec,
-    state::{Attempt, InstanceState, ProbeAction, ProbeFacts, ProbeState, ProbedInstance},
+    ProberShared, spec,
 };
-use crate::{
-    base::{
-        clock::{self, Instant},
-        metrics::Gauge,
-        panics::{PanicScope, catch_panic},
-        wait_until,
-    },
-    model::{
-        ContainerId, ContainerState, ContainerStatus, PodExt, ProbeKind, ProbeResult, reasons,
-    },
-    runtime::handlers::{HandlerTarget, ProbeOutcome, run_handler},
-    state::events::ObjectRef,
+use crate::base::clock::{self, Instant};
+use crate::base::metrics::Gauge;
+use crate::base::panics::{PanicScope, catch_panic};
+use crate::base::wait_until;
+use crate::model::{
+    ContainerId, ContainerState, ContainerStatus, PodExt, ProbeKind, ProbeResult, reasons,
 };
+use crate::runtime::handlers::{HandlerTarget, ProbeOutcome, run_handler};
+use crate::state::events::ObjectRef;
 use futures::future::{BoxFuture, pending};
 use jiff::Timestamp;
-use std::{ops::ControlFlow, sync::Arc, time::Duration};
-use tokio::{
-    sync::watch,
-    time::{sleep, sleep_until},
-};
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::time::{sleep, sleep_until};
 
 /// Runs per tick if the handler cannot be run (upstream's `maxProbeRetries`).
 const MAX_RUNS: u32 = 3;

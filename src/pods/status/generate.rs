@@ -21,19 +21,16 @@ pub(in crate::pods::status) use container_status::{
 pub use phase::PodPhase;
 pub use transition::IllegalTransition;
 
-use crate::{
-    model::{self, ContainerId, Pod, PodExt, reasons::event},
-    resources::allocation::ResizeConditions,
-    runtime::kuberuntime::RestartAllStage,
-    state::probe_results::ContainerProbeResults,
-};
+use crate::model::reasons::event;
+use crate::model::{self, ContainerId, Pod, PodExt};
+use crate::resources::allocation::ResizeConditions;
+use crate::runtime::kuberuntime::RestartAllStage;
+use crate::state::probe_results::ContainerProbeResults;
 use conditions::generate_conditions;
 use container_status::{ContainerList, container_statuses};
 use jiff::Timestamp;
-use k8s_openapi::{
-    api::core::v1::{ContainerStatus, HostIP, PodIP, PodStatus, ResourceStatus},
-    apimachinery::pkg::apis::meta::v1::Time,
-};
+use k8s_openapi::api::core::v1::{ContainerStatus, HostIP, PodIP, PodStatus, ResourceStatus};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use phase::pod_phase;
 use std::borrow::Cow;
 

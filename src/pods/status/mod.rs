@@ -18,19 +18,17 @@ mod tests;
 pub use generate::generate_api_pod_status;
 pub use restored::{differs_only_in_ignored_start_time, lacks_container_statuses, restored};
 
-use crate::{
-    base::{
-        DirtySet,
-        clock::{self, Instant},
-        metrics::Metrics,
-    },
-    model::{Pod, PodExt, PodUid},
-};
+use crate::base::DirtySet;
+use crate::base::clock::{self, Instant};
+use crate::base::metrics::Metrics;
+use crate::model::{Pod, PodExt, PodUid};
 use generate::{PodPhase, carry_transition_times, whole_seconds};
 use jiff::Timestamp;
-use k8s_openapi::{api::core::v1::PodStatus, apimachinery::pkg::apis::meta::v1::Time};
+use k8s_openapi::api::core::v1::PodStatus;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use parking_lot::RwLock;
-use std::{collections::HashMap, sync::Arc};
+use std::collections::HashMap;
+use std::sync::Arc;
 use terminations::Terminations;
 use tokio::sync::watch;
 

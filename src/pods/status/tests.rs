@@ -1,8 +1,6 @@
 use super::*;
-use crate::{
-    base::clock::SimulatedWallClock,
-    model::{fixture, keys},
-};
+use crate::base::clock::SimulatedWallClock;
+use crate::model::{fixture, keys};
 use k8s_openapi::api::core::v1::{
     ContainerState, ContainerStateRunning, ContainerStateTerminated, ContainerStateWaiting,
     ContainerStatus, PodCondition,

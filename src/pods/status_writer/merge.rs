@@ -2,11 +2,9 @@
 //!
 //! Upstream: `mergePodStatus` and the two-way merge patch that is made from it.
 
-use crate::{
-    model::Pod,
-    pods::status::generate::{
-        DISRUPTION_TARGET, IllegalTransition, PodPhase, is_owned, transition,
-    },
+use crate::model::Pod;
+use crate::pods::status::generate::{
+    DISRUPTION_TARGET, IllegalTransition, PodPhase, is_owned, transition,
 };
 use k8s_openapi::api::core::v1::{PodCondition, PodStatus};
 use serde::Serialize;

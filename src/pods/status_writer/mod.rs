@@ -13,25 +13,20 @@ mod plan;
 #[cfg(test)]
 mod tests;
 
-use super::{
-    mirror::{immediate_deletion, is_mirror_of},
-    status::{Statuses, VersionedPodStatus},
-};
-use crate::{
-    apiserver::{ApiError, ApiServer, ResourcePath, StrategicPatch},
-    base::{
-        DirtySet, WorkQueue,
-        clock::{self, Instant},
-        error_chain,
-        metrics::{Histogram, Metrics},
-        panics::{self, catch_panic},
-    },
-    model::{Pod, PodExt, PodUid},
-    state::pod_manager::PodManager,
-};
+use super::mirror::{immediate_deletion, is_mirror_of};
+use super::status::{Statuses, VersionedPodStatus};
+use crate::apiserver::{ApiError, ApiServer, ResourcePath, StrategicPatch};
+use crate::base::clock::{self, Instant};
+use crate::base::metrics::{Histogram, Metrics};
+use crate::base::panics::{self, catch_panic};
+use crate::base::{DirtySet, WorkQueue, error_chain};
+use crate::model::{Pod, PodExt, PodUid};
+use crate::state::pod_manager::PodManager;
 use plan::{NextStatusRequest, SentStatuses, StatusVersion};
 use serde_json::{Value, json};
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 

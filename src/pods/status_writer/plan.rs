@@ -1,17 +1,14 @@
 //! The next request about one pod. Pure.
 
 use super::merge;
-use crate::{
-    base::clock::Instant,
-    model::{Pod, PodExt, PodUid},
-    pods::status::{VersionedPodStatus, generate::IllegalTransition},
-};
+use crate::base::clock::Instant;
+use crate::model::{Pod, PodExt, PodUid};
+use crate::pods::status::VersionedPodStatus;
+use crate::pods::status::generate::IllegalTransition;
 use serde_json::Value;
-use std::{
-    hash::{DefaultHasher, Hash as _, Hasher as _},
-    sync::Arc,
-    time::Duration,
-};
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::sync::Arc;
+use std::time::Duration;
 
 /// Minimum interval between two patches of the same status, after another client changed it. Upstream's status manager
 /// compares at the same interval.

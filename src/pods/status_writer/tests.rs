@@ -7,13 +7,11 @@ mod restored;
 
 use super::*;
 use crate::model::{fixture, keys};
-use k8s_openapi::{
-    api::core::v1::{
-        ContainerState, ContainerStateRunning, ContainerStateTerminated, ContainerStatus,
-        PodCondition, PodIP, PodStatus,
-    },
-    apimachinery::pkg::apis::meta::v1::Time,
+use k8s_openapi::api::core::v1::{
+    ContainerState, ContainerStateRunning, ContainerStateTerminated, ContainerStatus, PodCondition,
+    PodIP, PodStatus,
 };
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 fn pod(source: &str) -> Pod {
     let spec = json!({"restartPolicy": "Never", "containers": [{"name": "a"}]});

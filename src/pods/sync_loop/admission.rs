@@ -12,13 +12,13 @@ mod predicates;
 mod pressure;
 
 use super::preemption::{self, Shortage};
-use crate::{
-    model::validation::sysctl_allowlist::Allowlist,
-    model::{Pod, PodExt, reasons},
-    state::node_pressure::NodePressure,
-};
+use crate::model::validation::sysctl_allowlist::Allowlist;
+use crate::model::{Pod, PodExt, reasons};
+use crate::state::node_pressure::NodePressure;
 use k8s_openapi::api::core::v1::Node;
-use std::{borrow::Cow, collections::BTreeMap, sync::Arc};
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// The inputs of the admission rules besides the pod itself: the state of the node, and facts about the pod.
 #[derive(Clone, Copy, Debug)]

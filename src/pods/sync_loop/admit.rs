@@ -1,28 +1,22 @@
 //! Carries out admission; the rules are in [`super::admission`].
 
-use super::{
-    SyncLoop,
-    admission::{
-        AdmissionError, AdmittedPods, PodAdmitAttributes, Rejection, admit, admit_before_devices,
-        broken_by_running,
-    },
-    dispatch::AdmissionOrder,
-    pending_admission::{AdmissionWait, RETRY_INTERVAL},
+use super::SyncLoop;
+use super::admission::{
+    AdmissionError, AdmittedPods, PodAdmitAttributes, Rejection, admit, admit_before_devices,
+    broken_by_running,
 };
-use crate::{
-    base::clock,
-    model::{Pod, PodExt, PodStatus, PodUid, reasons::event},
-    pods::{pod_sync::syncer::TerminationReason, pod_workers::UpdatePodOptions},
-    resources::{
-        devices::{Affinities, AllocateError, DeviceAllocationError, DeviceManager},
-        topology::TopologyError,
-    },
-};
-use std::{
-    collections::{BTreeMap, HashSet},
-    sync::Arc,
-    time::Duration,
-};
+use super::dispatch::AdmissionOrder;
+use super::pending_admission::{AdmissionWait, RETRY_INTERVAL};
+use crate::base::clock;
+use crate::model::reasons::event;
+use crate::model::{Pod, PodExt, PodStatus, PodUid};
+use crate::pods::pod_sync::syncer::TerminationReason;
+use crate::pods::pod_workers::UpdatePodOptions;
+use crate::resources::devices::{Affinities, AllocateError, DeviceAllocationError, DeviceManager};
+use crate::resources::topology::TopologyError;
+use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
 
 /// The reason for which a critical pod waits.
 pub(super) const WAITS_FOR_PREEMPTED: &str = "waiting for preempted pods to terminate";

@@ -3,17 +3,15 @@
 //! What counts is what runs: a pod whose source does not have it any more uses its ports, CPU and memory until its
 //! containers have stopped, and one that an earlier kubelet left in the runtime does as well, although its spec is lost.
 
-use super::{SyncLoop, admission::AdmittedPods, admit::may_be_running};
-use crate::{
-    model::{Pod, PodExt, PodStatus, keys},
-    pods::pod_workers::PodOfWorker,
-    resources::allocation::{PodResourceInfo, with_higher_requests},
-};
+use super::SyncLoop;
+use super::admission::AdmittedPods;
+use super::admit::may_be_running;
+use crate::model::{Pod, PodExt, PodStatus, keys};
+use crate::pods::pod_workers::PodOfWorker;
+use crate::resources::allocation::{PodResourceInfo, with_higher_requests};
 use k8s_openapi::api::core::v1::{Container, PodSpec};
-use std::{
-    collections::{BTreeMap, HashSet},
-    sync::Arc,
-};
+use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
 
 impl SyncLoop {
     /// The pods other than `pod` that use resources of the node, and those that are admitted before it.
@@ -134,10 +132,8 @@ fn pod_of_runtime(status: &PodStatus, is_settled: bool, amounts: Option<&PodReso
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
-        model::{ContainerState, ContainerStatus, PodSource, SandboxStatus},
-        resources::requests,
-    };
+    use crate::model::{ContainerState, ContainerStatus, PodSource, SandboxStatus};
+    use crate::resources::requests;
     use k8s_openapi::api::core::v1::ContainerPort;
     use serde_json::json;
 

@@ -1,23 +1,22 @@
 //! Removal of pods that ended, and housekeeping of orphans (upstream's `HandlePodCleanups`).
 
-use super::{
-    SyncLoop,
-    admit::may_be_running,
-    orphans::{OrphanCriteria, find},
-    removals::EndedRemoval,
-    resize::ResizeTrigger,
-    uid_owner::UidOwner,
-};
-use crate::{
-    base::error_chain,
-    model::{Pod, PodExt, PodSource, PodStatus, PodUid, reasons::event},
-    pods::pod_config::SourcesReadyReader,
-    pods::pod_sync::syncer::TerminationReason,
-    pods::pod_workers::{UpdatePodOptions, WorkerRemoval, metrics::static_label},
-    state::pod_cache::{RuntimeListed, StaleItem},
-    state::pod_state_store::PodOrigin,
-};
-use std::{collections::HashSet, sync::Arc};
+use super::SyncLoop;
+use super::admit::may_be_running;
+use super::orphans::{OrphanCriteria, find};
+use super::removals::EndedRemoval;
+use super::resize::ResizeTrigger;
+use super::uid_owner::UidOwner;
+use crate::base::error_chain;
+use crate::model::reasons::event;
+use crate::model::{Pod, PodExt, PodSource, PodStatus, PodUid};
+use crate::pods::pod_config::SourcesReadyReader;
+use crate::pods::pod_sync::syncer::TerminationReason;
+use crate::pods::pod_workers::metrics::static_label;
+use crate::pods::pod_workers::{UpdatePodOptions, WorkerRemoval};
+use crate::state::pod_cache::{RuntimeListed, StaleItem};
+use crate::state::pod_state_store::PodOrigin;
+use std::collections::HashSet;
+use std::sync::Arc;
 
 impl SyncLoop {
     /// Handles finished workers. A pod that no source has any more, or that was added again under the same UID, is

@@ -1,12 +1,11 @@
 //! The schedule of housekeeping, and its background part.
 
-use crate::base::{
-    clock::{self, Instant},
-    panics::{PanicScope, Panicked},
-    spawn,
-};
+use crate::base::clock::{self, Instant};
+use crate::base::panics::{PanicScope, Panicked};
+use crate::base::spawn;
 use std::time::Duration;
-use tokio::{task::JoinHandle, time::sleep_until};
+use tokio::task::JoinHandle;
+use tokio::time::sleep_until;
 
 /// How often housekeeping runs if nothing changes.
 pub const HOUSEKEEPING_PERIOD: Duration = Duration::from_secs(60);
@@ -109,10 +108,8 @@ async fn end_of(running: &mut Option<JoinHandle<Result<(), Panicked>>>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    };
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
     use tokio::sync::Semaphore;
 
     #[tokio::test(start_paused = true)]

@@ -1,14 +1,11 @@
 //! The metric families about desired pods and orphans, named as upstream names them.
 
-use crate::{
-    base::metrics::{AtScrape, Metrics, ScrapeSample, exponential_buckets, metric_set},
-    model::{Pod, PodExt},
-    pods::{
-        pod_sync::reason_label,
-        pod_workers::{PodWorkers, metrics::static_label},
-    },
-    state::pod_manager::PodManager,
-};
+use crate::base::metrics::{AtScrape, Metrics, ScrapeSample, exponential_buckets, metric_set};
+use crate::model::{Pod, PodExt};
+use crate::pods::pod_sync::reason_label;
+use crate::pods::pod_workers::PodWorkers;
+use crate::pods::pod_workers::metrics::static_label;
+use crate::state::pod_manager::PodManager;
 use std::sync::Arc;
 
 metric_set! {

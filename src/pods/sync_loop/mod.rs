@@ -43,31 +43,31 @@ use pending_admission::PendingAdmissions;
 use removals::Removals;
 use resize::ResizeTrigger;
 
-use crate::{
-    base::DirtySet,
-    base::clock,
-    cri::FeaturesReader,
-    model::validation::{sysctl_allowlist::Allowlist, validate_kubelet_annotations},
-    model::{Pod, PodExt, PodOp, PodSource, PodStatus, PodUid, PodUpdate, reasons::event},
-    pods::pod_config::SourcesReady,
-    pods::pod_sync::{PodSync, syncer::SyncPodType},
-    pods::pod_workers::{PodWorkers, UpdatePodOptions},
-    resources::devices::DeviceChange,
-    resources::managers::ResourceManagers,
-    state::node_pressure::NodePressureReader,
-    state::node_shutdown::NodeShutdownReader,
-    state::pod_cache::PodCache,
-    state::pod_history::DecisionKind,
-    state::pod_manager::PodManagerWriter,
-    state::probe_results::ProbeResults,
-};
+use crate::base::{DirtySet, clock};
+use crate::cri::FeaturesReader;
+use crate::model::reasons::event;
+use crate::model::validation::sysctl_allowlist::Allowlist;
+use crate::model::validation::validate_kubelet_annotations;
+use crate::model::{Pod, PodExt, PodOp, PodSource, PodStatus, PodUid, PodUpdate};
+use crate::pods::pod_config::SourcesReady;
+use crate::pods::pod_sync::PodSync;
+use crate::pods::pod_sync::syncer::SyncPodType;
+use crate::pods::pod_workers::{PodWorkers, UpdatePodOptions};
+use crate::resources::devices::DeviceChange;
+use crate::resources::managers::ResourceManagers;
+use crate::state::node_pressure::NodePressureReader;
+use crate::state::node_shutdown::NodeShutdownReader;
+use crate::state::pod_cache::PodCache;
+use crate::state::pod_history::DecisionKind;
+use crate::state::pod_manager::PodManagerWriter;
+use crate::state::probe_results::ProbeResults;
 use dispatch::{DispatchStep, dispatch};
 use k8s_openapi::api::core::v1::Node;
-use std::{collections::HashSet, sync::Arc, time::Duration};
-use tokio::{
-    sync::{Notify, mpsc, watch},
-    time::sleep_until,
-};
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{Notify, mpsc, watch};
+use tokio::time::sleep_until;
 use tokio_util::sync::CancellationToken;
 use uid_owner::{UidOwner, uid_owner};
 

@@ -2,7 +2,8 @@
 
 use crate::base::clock::Instant;
 use crate::model::PodUid;
-use std::{collections::HashMap, time::Duration};
+use std::collections::HashMap;
+use std::time::Duration;
 
 /// A pod that waits for longer is rejected, or admitted without what it waits for.
 const TIMEOUT: Duration = Duration::from_secs(120);

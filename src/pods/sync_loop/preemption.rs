@@ -3,11 +3,11 @@
 //! As few guaranteed pods as possible, then as few burstable ones, then as few best-effort ones; within a class, those
 //! that leave the least of the shortage. Upstream: `pkg/kubelet/preemption`.
 
-use crate::{
-    model::{Pod, PodExt, Quantity},
-    resources::{QosClass, pod_qos, requests},
-};
-use std::{cmp::Ordering, fmt, sync::Arc};
+use crate::model::{Pod, PodExt, Quantity};
+use crate::resources::{QosClass, pod_qos, requests};
+use std::cmp::Ordering;
+use std::fmt;
+use std::sync::Arc;
 
 /// The missing amount of a resource: millicores of CPU, whole units of everything else.
 #[derive(Clone, Debug, PartialEq, Eq)]

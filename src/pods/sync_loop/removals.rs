@@ -3,16 +3,13 @@
 //! At shutdown the loop waits for them, under the shutdown deadline, because they write to the pod state store, which is
 //! flushed after that.
 
-use crate::{
-    base::{
-        DirtySet,
-        panics::{PanicScope, catch_panic},
-        spawn,
-    },
-    model::PodUid,
-};
-use std::{collections::HashSet, sync::Arc};
-use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use crate::base::panics::{PanicScope, catch_panic};
+use crate::base::{DirtySet, spawn};
+use crate::model::PodUid;
+use std::collections::HashSet;
+use std::sync::Arc;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 /// A removal that ended.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -79,10 +76,8 @@ impl Removals {
 mod tests {
     use super::*;
     use crate::base::clock;
-    use std::{
-        sync::atomic::{AtomicBool, Ordering},
-        time::Duration,
-    };
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::time::Duration;
     use tokio::time::sleep;
 
     #[tokio::test(start_paused = true)]

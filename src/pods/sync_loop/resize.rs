@@ -7,30 +7,25 @@ mod feasible;
 
 pub use feasible::ResizeRules;
 
-use super::{
-    SyncLoop,
-    admission::{AdmissionError, fits_critical, fits_with, may_resize},
-    admit::WAITS_FOR_PREEMPTED,
-};
+use super::SyncLoop;
+use super::admission::{AdmissionError, fits_critical, fits_with, may_resize};
+use super::admit::WAITS_FOR_PREEMPTED;
 use feasible::{ResizeRejection, infeasible, needs_more};
 
-use crate::{
-    base::{
-        clock::{self, Instant},
-        named_enum,
-    },
-    model::{Pod, PodExt, PodUid, reasons::event},
-    pods::{pod_sync::syncer::SyncPodType, pod_workers::UpdatePodOptions},
-    resources::{
-        QosClass,
-        allocation::{
-            Allocations, PendingReason, PendingResize, PodResourceInfo, ResizeConditions,
-            ResizeInProgress, ResizeMetrics, event_message, with_higher_requests,
-        },
-        pod_qos,
-    },
+use crate::base::clock::{self, Instant};
+use crate::base::named_enum;
+use crate::model::reasons::event;
+use crate::model::{Pod, PodExt, PodUid};
+use crate::pods::pod_sync::syncer::SyncPodType;
+use crate::pods::pod_workers::UpdatePodOptions;
+use crate::resources::allocation::{
+    Allocations, PendingReason, PendingResize, PodResourceInfo, ResizeConditions, ResizeInProgress,
+    ResizeMetrics, event_message, with_higher_requests,
 };
-use std::{cmp::Reverse, collections::HashMap, sync::Arc};
+use crate::resources::{QosClass, pod_qos};
+use std::cmp::Reverse;
+use std::collections::HashMap;
+use std::sync::Arc;
 
 named_enum! {
     /// Why pending resizes are retried; a label of metrics.

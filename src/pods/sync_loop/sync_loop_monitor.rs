@@ -1,13 +1,9 @@
 //! Whether the loop runs, for health checks and the watchdog.
 
 use crate::base::clock::{self, Instant};
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-    time::Duration,
-};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 /// When the last iteration of the loop began, for `/healthz`.
 #[derive(Clone, Debug)]

@@ -1,13 +1,9 @@
 //! CPU and memory requests and limits of a pod (`spec.resources` and those of its containers). Pure.
 
-use crate::{
-    model::{Pod, PodExt, Quantity},
-    resources::requests::{CPU, MEMORY},
-};
-use k8s_openapi::{
-    api::core::v1::{Container, ResourceRequirements},
-    apimachinery::pkg::api::resource::Quantity as ApiQuantity,
-};
+use crate::model::{Pod, PodExt, Quantity};
+use crate::resources::requests::{CPU, MEMORY};
+use k8s_openapi::api::core::v1::{Container, ResourceRequirements};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
 use std::collections::BTreeMap;
 
 type ApiQuantityList = BTreeMap<String, ApiQuantity>;

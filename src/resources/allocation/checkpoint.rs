@@ -3,13 +3,13 @@
 //! A file has the data as a JSON string, and the checksum of that string.
 
 use super::{AmountsByPod, PodResourceInfo};
-use crate::{
-    model::PodUid,
-    resources::checkpoint::{CORRUPTED, checksum},
-};
+use crate::model::PodUid;
+use crate::resources::checkpoint::{CORRUPTED, checksum};
 use k8s_openapi::api::core::v1::ResourceRequirements;
 use serde::{Deserialize, Serialize};
-use std::{borrow::Cow, collections::BTreeMap, sync::Arc};
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
 #[derive(Serialize, Deserialize)]
 struct AllocationFile {

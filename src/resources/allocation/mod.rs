@@ -25,13 +25,14 @@ pub use messages::event_message;
 pub use metrics::ResizeMetrics;
 
 use super::checkpoint_file::{CheckpointFile, CheckpointWriter};
-use crate::{
-    base::{error_chain, spawn_blocking},
-    model::{Pod, PodExt, PodUid},
-};
+use crate::base::{error_chain, spawn_blocking};
+use crate::model::{Pod, PodExt, PodUid};
 use k8s_openapi::api::core::v1::Container;
 use parking_lot::Mutex;
-use std::{collections::HashMap, path::Path, sync::Arc, time::Duration};
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 

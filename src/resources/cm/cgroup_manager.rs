@@ -1,11 +1,10 @@
 //! Creates, updates and removes cgroups with either driver. Blocking.
 
 use super::{CgroupDriver, CgroupMetrics, CgroupName};
-use crate::host::{
-    Slices,
-    cgroup::{CgroupPath, CgroupSettings, Cgroups},
-};
-use std::{collections::BTreeSet, io};
+use crate::host::Slices;
+use crate::host::cgroup::{CgroupPath, CgroupSettings, Cgroups};
+use std::collections::BTreeSet;
+use std::io;
 
 /// systemd's root slice.
 const ROOT_SLICE: &str = "-.slice";

@@ -1,6 +1,7 @@
 //! Configuration of the node's cgroups.
 
-use super::{CgroupDriver, ReservedCgroup, resource_config::NodeAmounts};
+use super::resource_config::NodeAmounts;
+use super::{CgroupDriver, ReservedCgroup};
 
 /// Configuration of the node's cgroups.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

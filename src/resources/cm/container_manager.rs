@@ -2,34 +2,25 @@
 
 mod qos_cgroups;
 
-use super::{
-    CgroupDriver, CgroupMetrics, CgroupName,
-    cgroup_manager::CgroupManager,
-    node_cgroups::{LoweredMemoryLimit, NodeCgroups, PodCgroup, ReservedCgroup},
-    resource_config::{self, QosSettings},
-};
-use crate::{
-    base::{error_chain, run_file_io, spawn_blocking},
-    cri::v1::LinuxContainerResources,
-    host::cgroup::{CgroupSettings, Cgroups},
-    model::{Pod, PodExt, PodUid},
-    resources::{PodSetReader, QosClass, linux, managers::ResourceManagers, pod_qos},
-    state::events::{EventRecorder, ObjectRef},
-};
+use super::cgroup_manager::CgroupManager;
+use super::node_cgroups::{LoweredMemoryLimit, NodeCgroups, PodCgroup, ReservedCgroup};
+use super::resource_config::{self, QosSettings};
+use super::{CgroupDriver, CgroupMetrics, CgroupName};
+use crate::base::{error_chain, run_file_io, spawn_blocking};
+use crate::cri::v1::LinuxContainerResources;
+use crate::host::cgroup::{CgroupSettings, Cgroups};
+use crate::model::{Pod, PodExt, PodUid};
+use crate::resources::managers::ResourceManagers;
+use crate::resources::{PodSetReader, QosClass, linux, pod_qos};
+use crate::state::events::{EventRecorder, ObjectRef};
 use anyhow::Context as _;
 use parking_lot::Mutex;
-use std::{
-    collections::BTreeSet,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    time::Duration,
-};
-use tokio::{
-    sync::{Semaphore, watch},
-    task::JoinError,
-};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use tokio::sync::{Semaphore, watch};
+use tokio::task::JoinError;
 
 /// The cgroup of all pods.
 const ALL_PODS: &str = "kubepods";

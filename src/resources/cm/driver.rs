@@ -1,13 +1,9 @@
 //! The cgroup driver, which the kubelet and the runtime must share.
 
 use super::CgroupDriver;
-use crate::{
-    base::{
-        error_chain,
-        metrics::{Gauge, MetricVec, Metrics},
-    },
-    cri::{CriError, RuntimeClient, v1},
-};
+use crate::base::error_chain;
+use crate::base::metrics::{Gauge, MetricVec, Metrics};
+use crate::cri::{CriError, RuntimeClient, v1};
 use std::time::Duration;
 
 /// Number of attempts to get the cgroup driver from a runtime that does not respond.

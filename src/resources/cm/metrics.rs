@@ -1,9 +1,7 @@
 //! Durations of operations on cgroups.
 
-use crate::base::{
-    clock,
-    metrics::{DEFAULT_BUCKETS, metric_set},
-};
+use crate::base::clock;
+use crate::base::metrics::{DEFAULT_BUCKETS, metric_set};
 
 metric_set! {
     /// The metric family; clones share it.

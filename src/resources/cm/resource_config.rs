@@ -1,14 +1,14 @@
 //! Computes the settings of each cgroup (upstream's `ResourceConfigForPod`, `getCgroupConfig` and
 //! `setCPUCgroupConfig`). Pure.
 
-use crate::{
-    cri::v1::LinuxContainerResources,
-    host::cgroup::CgroupSettings,
-    model::{Pod, PodExt, Quantity},
-    resources::{
-        QosClass, ResourceEnforcement, linux, milli_cpu_to_quota, milli_cpu_to_shares, pod_qos,
-        requests::{self, Amounts, CPU, HUGEPAGES_PREFIX, InvalidQuantity, MEMORY, Resources},
-    },
+use crate::cri::v1::LinuxContainerResources;
+use crate::host::cgroup::CgroupSettings;
+use crate::model::{Pod, PodExt, Quantity};
+use crate::resources::requests::{
+    self, Amounts, CPU, HUGEPAGES_PREFIX, InvalidQuantity, MEMORY, Resources,
+};
+use crate::resources::{
+    QosClass, ResourceEnforcement, linux, milli_cpu_to_quota, milli_cpu_to_shares, pod_qos,
 };
 use k8s_openapi::api::core::v1::Container;
 use std::collections::BTreeMap;

@@ -3,7 +3,9 @@
 use super::resource_config::{
     NodeAmounts, PodRules, higher_limits, limited_to_usage, of_classes, resource_config_for_pod,
 };
-use crate::{host::cgroup::CgroupSettings, model::Pod, resources::ResourceEnforcement};
+use crate::host::cgroup::CgroupSettings;
+use crate::model::Pod;
+use crate::resources::ResourceEnforcement;
 use serde_json::{Value, json};
 
 const MI: i64 = 1 << 20;

@@ -1,21 +1,19 @@
 //! Creates the node's cgroups from the configuration, and starts their tasks.
 
+use super::driver::driver;
+use super::resource_config::{NodeAmounts, PodRules};
 use super::{
     CgroupDriver, CgroupMetrics, CgroupName, CgroupsConfig, ContainerManager, NodeCgroups,
     SystemContainers, SystemContainersConfig,
-    driver::driver,
-    resource_config::{NodeAmounts, PodRules},
 };
-use crate::{
-    base::{Tasks, spawn_blocking},
-    host::{
-        HostMachine, KernelTunableBehavior, ProcDir, Slices,
-        cgroup::{CgroupPath, Cgroups},
-        proc, set_up_kernel_tunables,
-    },
-    resources::{Deps, ResourceEnforcement, managers::ResourceManagers},
-    state::events::ObjectRef,
+use crate::base::{Tasks, spawn_blocking};
+use crate::host::cgroup::{CgroupPath, Cgroups};
+use crate::host::{
+    HostMachine, KernelTunableBehavior, ProcDir, Slices, proc, set_up_kernel_tunables,
 };
+use crate::resources::managers::ResourceManagers;
+use crate::resources::{Deps, ResourceEnforcement};
+use crate::state::events::ObjectRef;
 use anyhow::Context as _;
 use std::path::Path;
 

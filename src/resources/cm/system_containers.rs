@@ -1,15 +1,14 @@
 //! Moves the kubelet, and processes of the root cgroup, into their configured cgroups.
 
 use super::placement::{self, HostProcess};
-use crate::{
-    base::{error_chain, spawn_blocking},
-    host::{
-        ProcDir,
-        cgroup::{CgroupPath, Cgroups},
-    },
-};
+use crate::base::{error_chain, spawn_blocking};
+use crate::host::ProcDir;
+use crate::host::cgroup::{CgroupPath, Cgroups};
 use anyhow::Context as _;
-use std::{collections::BTreeSet, io, sync::Arc, time::Duration};
+use std::collections::BTreeSet;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
 
 /// Interval of passes if a cgroup is configured.
 const ENSURE_PERIOD: Duration = Duration::from_secs(60);
@@ -174,7 +173,9 @@ fn report(reported: &mut [Option<String>; 2], ensured: [anyhow::Result<()>; 2]) 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::{fs, os::unix::fs::symlink, path::Path};
+    use std::fs;
+    use std::os::unix::fs::symlink;
+    use std::path::Path;
 
     const CONTROLLERS: [&str; 7] =
         ["cpu", "cpuacct", "cpuset", "hugetlb", "memory", "pids", "systemd"];

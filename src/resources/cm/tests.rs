@@ -1,21 +1,24 @@
 //! The tree of a node in plain directories.
 
+use super::resource_config::{NodeAmounts, PodRules};
+use super::start::kernel_behavior;
 use super::{
     CgroupDriver, CgroupMetrics, CgroupName, CgroupsConfig, ContainerManager, NodeCgroups,
     ReservedCgroup,
-    resource_config::{NodeAmounts, PodRules},
-    start::kernel_behavior,
 };
+use crate::base::metrics::Metrics;
+use crate::base::run_file_io;
+use crate::host::cgroup::Cgroups;
+use crate::host::systemd_fake::FakeSystemd;
+use crate::host::{KernelTunableBehavior, Slices, SystemBus};
+use crate::model::{Pod, PodUid};
 use crate::resources::managers;
-use crate::{
-    base::{metrics::Metrics, run_file_io},
-    host::{KernelTunableBehavior, Slices, SystemBus, cgroup::Cgroups, systemd_fake::FakeSystemd},
-    model::{Pod, PodUid},
-    state::events::EventRecorder,
-};
+use crate::state::events::EventRecorder;
 use parking_lot::Mutex;
 use serde_json::json;
-use std::{fs, sync::Arc, time::Duration};
+use std::fs;
+use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::watch;
 
 fn pod(uid: &str, cpu: &str) -> Arc<Pod> {

@@ -1,16 +1,11 @@
 //! The CPU manager of a node. Pure.
 
 use super::{CpuSet, CpuState, StaticCpuPolicy, pod_level as parts, requests};
-use crate::{
-    model::{Pod, PodExt, is_sidecar},
-    resources::{
-        AllocationCounters,
-        checkpoint::release,
-        pod_level,
-        requests::{CPU, has_pod_level},
-        topology::{HintProvider, ResourceHints, TopologyError, TopologyHint},
-    },
-};
+use crate::model::{Pod, PodExt, is_sidecar};
+use crate::resources::checkpoint::release;
+use crate::resources::requests::{CPU, has_pod_level};
+use crate::resources::topology::{HintProvider, ResourceHints, TopologyError, TopologyHint};
+use crate::resources::{AllocationCounters, pod_level};
 use k8s_openapi::api::core::v1::Container;
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,14 +1,10 @@
 use super::take_tests::machine;
 use super::*;
-use crate::{
-    model::{
-        Pod, PodExt,
-        fixture::{self, guaranteed},
-    },
-    resources::topology::{
-        HintProvider, TopologyError, TopologyHint, TopologyManager, TopologyOptions,
-        TopologyPolicy, TopologyScope,
-    },
+use crate::model::fixture::{self, guaranteed};
+use crate::model::{Pod, PodExt};
+use crate::resources::topology::{
+    HintProvider, TopologyError, TopologyHint, TopologyManager, TopologyOptions, TopologyPolicy,
+    TopologyScope,
 };
 use proptest::prelude::*;
 use serde_json::json;

@@ -1,10 +1,10 @@
 //! Divides the exclusive CPUs of a pod with pod-level resources among its containers. Pure.
 
 use super::{CpuSet, StaticCpuPolicy, requests};
-use crate::{
-    model::Pod,
-    resources::{AllocationCounters, pod_level, requests::CPU, topology::TopologyError},
-};
+use crate::model::Pod;
+use crate::resources::requests::CPU;
+use crate::resources::topology::TopologyError;
+use crate::resources::{AllocationCounters, pod_level};
 use k8s_openapi::api::core::v1::Container;
 use std::collections::BTreeMap;
 

@@ -1,13 +1,9 @@
 use super::manager_tests::manager_on;
 use super::*;
-use crate::{
-    model::{
-        Pod,
-        fixture::{self, guaranteed},
-    },
-    resources::topology::{
-        TopologyError, TopologyManager, TopologyOptions, TopologyPolicy, TopologyScope,
-    },
+use crate::model::Pod;
+use crate::model::fixture::{self, guaranteed};
+use crate::resources::topology::{
+    TopologyError, TopologyManager, TopologyOptions, TopologyPolicy, TopologyScope,
 };
 
 /// A Guaranteed pod with so many CPUs. Containers as `name=CPUs`, without an amount for those that share; `init:` and

@@ -1,12 +1,8 @@
 //! Number of exclusive CPUs of a container. Pure.
 
-use crate::{
-    model::{Pod, PodExt, Quantity, is_sidecar},
-    resources::{
-        Resources, pod_level,
-        requests::{self, CPU},
-    },
-};
+use crate::model::{Pod, PodExt, Quantity, is_sidecar};
+use crate::resources::requests::{self, CPU};
+use crate::resources::{Resources, pod_level};
 use k8s_openapi::api::core::v1::Container;
 
 /// Number of exclusive CPUs of a container of a managed pod: its CPU request if that is an integer.

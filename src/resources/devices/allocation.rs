@@ -1,11 +1,10 @@
 //! Devices allocated to containers. Pure.
 
-use super::{checkpoint::DevicesPerNuma, proto::ContainerAllocateResponse};
+use super::checkpoint::DevicesPerNuma;
+use super::proto::ContainerAllocateResponse;
 use k8s_openapi::ByteString;
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 /// The key of devices without NUMA affinity.
 pub const NO_NUMA_NODE: i64 = -1;

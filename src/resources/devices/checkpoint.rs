@@ -6,7 +6,8 @@
 use crate::resources::checkpoint::{self, CORRUPTED, join};
 use k8s_openapi::ByteString;
 use serde::{Deserialize, Serialize};
-use std::{collections::BTreeMap, fmt::Display};
+use std::collections::BTreeMap;
+use std::fmt::Display;
 
 /// Device IDs by NUMA node; -1 means no node.
 pub type DevicesPerNuma = BTreeMap<i64, Option<Vec<String>>>;

@@ -1,18 +1,18 @@
 //! Calls to a device plugin, each with a timeout.
 
-use super::{
-    error::DeviceAllocationError,
-    proto::{
-        AllocateRequest, ContainerAllocateRequest, ContainerAllocateResponse,
-        ContainerPreferredAllocationRequest, DevicePluginOptions, Empty, ListAndWatchResponse,
-        PreStartContainerRequest, PreferredAllocationRequest,
-        device_plugin_client::DevicePluginClient,
-    },
-    state::PreferredAllocationQuery,
+use super::error::DeviceAllocationError;
+use super::proto::device_plugin_client::DevicePluginClient;
+use super::proto::{
+    AllocateRequest, ContainerAllocateRequest, ContainerAllocateResponse,
+    ContainerPreferredAllocationRequest, DevicePluginOptions, Empty, ListAndWatchResponse,
+    PreStartContainerRequest, PreferredAllocationRequest,
 };
+use super::state::PreferredAllocationQuery;
 use crate::resources::plugin_manager::connection::{CONNECT_TIMEOUT, call_with_timeout, dial};
-use std::{path::Path, time::Duration};
-use tonic::{Status, Streaming, transport::Channel};
+use std::path::Path;
+use std::time::Duration;
+use tonic::transport::Channel;
+use tonic::{Status, Streaming};
 
 const CALL_TIMEOUT: Duration = Duration::from_secs(30);
 

@@ -1,14 +1,13 @@
 //! Converts allocations to entries of the checkpoint, and back. Pure.
 
-use super::{
-    allocation::{Allocation, PodAllocations},
-    checkpoint::DeviceEntry,
-    proto::ContainerAllocateResponse,
-};
+use super::allocation::{Allocation, PodAllocations};
+use super::checkpoint::DeviceEntry;
+use super::proto::ContainerAllocateResponse;
 use crate::model::PodUid;
 use k8s_openapi::ByteString;
 use prost::Message as _;
-use std::{collections::HashMap, sync::Arc};
+use std::collections::HashMap;
+use std::sync::Arc;
 
 /// Decodes entries. If a response cannot be decoded, the plugin will be called again for the same devices.
 pub(super) fn from_checkpoint(entries: &[DeviceEntry]) -> HashMap<PodUid, PodAllocations> {

@@ -1,14 +1,10 @@
 //! Publishes and saves changes of the device manager's state.
 
-use super::{
-    checkpoint,
-    manager::{CHECKPOINT, DeviceManager},
-};
-use crate::{
-    base::{clock, wait_until},
-    model::PodUid,
-    resources::checkpoint_file::CheckpointWriter,
-};
+use super::checkpoint;
+use super::manager::{CHECKPOINT, DeviceManager};
+use crate::base::{clock, wait_until};
+use crate::model::PodUid;
+use crate::resources::checkpoint_file::CheckpointWriter;
 
 impl DeviceManager {
     /// Publishes capacity and saves the checkpoint after a change. Marks `pods`, and all pods that wait for devices.

@@ -1,38 +1,27 @@
 //! The device manager: executes the allocations that [`super::state`] computes.
 
-use super::{
-    allocation::{Allocation, ContainerAllocations},
-    checkpoint,
-    client::PluginClient,
-    error::{AllocateError, DeviceAllocationError},
-    metrics::DeviceMetrics,
-    request::{Affinities, PodRequest},
-    run_options::{RunOptions, run_options},
-    state::{
-        AllocationStep, DeviceHints, DeviceManagerCache, DeviceMap, DeviceReservation, PluginId,
-    },
+use super::allocation::{Allocation, ContainerAllocations};
+use super::checkpoint;
+use super::client::PluginClient;
+use super::error::{AllocateError, DeviceAllocationError};
+use super::metrics::DeviceMetrics;
+use super::request::{Affinities, PodRequest};
+use super::run_options::{RunOptions, run_options};
+use super::state::{
+    AllocationStep, DeviceHints, DeviceManagerCache, DeviceMap, DeviceReservation, PluginId,
 };
-use crate::{
-    base::{
-        DirtySet, ScopedTask, clock,
-        metrics::Metrics,
-        panics::{PanicScope, catch_panic},
-        spawn_scoped,
-    },
-    model::{Pod, PodExt as _, PodUid},
-    resources::{
-        checkpoint_file::CheckpointFile,
-        topology::{self, NumaMask},
-    },
-    state::device_capacity::{DeviceCapacity, DeviceCapacityWriter},
-};
+use crate::base::metrics::Metrics;
+use crate::base::panics::{PanicScope, catch_panic};
+use crate::base::{DirtySet, ScopedTask, clock, spawn_scoped};
+use crate::model::{Pod, PodExt as _, PodUid};
+use crate::resources::checkpoint_file::CheckpointFile;
+use crate::resources::topology::{self, NumaMask};
+use crate::state::device_capacity::{DeviceCapacity, DeviceCapacityWriter};
 use k8s_openapi::api::core::v1::{Container, ResourceHealth, ResourceStatus};
 use parking_lot::{MappedMutexGuard, Mutex, MutexGuard};
-use std::{
-    collections::{BTreeMap, HashMap, HashSet},
-    path::{Path, PathBuf},
-    sync::Arc,
-};
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 

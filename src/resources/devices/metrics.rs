@@ -3,7 +3,8 @@
 use super::state::MAX_RESOURCES;
 use crate::base::metrics::{DEFAULT_BUCKETS, metric_set};
 use parking_lot::Mutex;
-use std::{collections::HashSet, sync::Arc};
+use std::collections::HashSet;
+use std::sync::Arc;
 
 /// Maximum length of a resource name: DNS subdomain, slash and name.
 const MAX_NAME: usize = 253 + 1 + 63;

@@ -2,28 +2,18 @@
 //!
 //! The kubelet does not reconnect when a plugin's stream ends, as upstream: the plugin has to register again.
 
-use super::{
-    client::PluginClient,
-    manager::{DeviceManager, PluginConnection},
-    proto,
-    request::is_extended_resource,
-    state::{DeviceMap, PluginDevice, PluginId},
-};
-use crate::{
-    base::{
-        clock,
-        panics::{PanicScope, catch_panic},
-        spawn_scoped,
-    },
-    resources::plugin_manager::{
-        Deregister, PluginHandler, RegisteredPlugin, connection::go_status_text,
-    },
-};
+use super::client::PluginClient;
+use super::manager::{DeviceManager, PluginConnection};
+use super::proto;
+use super::request::is_extended_resource;
+use super::state::{DeviceMap, PluginDevice, PluginId};
+use crate::base::panics::{PanicScope, catch_panic};
+use crate::base::{clock, spawn_scoped};
+use crate::resources::plugin_manager::connection::go_status_text;
+use crate::resources::plugin_manager::{Deregister, PluginHandler, RegisteredPlugin};
 use futures::future::BoxFuture;
-use std::{
-    path::{Component, Path, PathBuf},
-    time::Duration,
-};
+use std::path::{Component, Path, PathBuf};
+use std::time::Duration;
 use tokio::time::sleep;
 
 /// Version of the device plugin API.

@@ -1,22 +1,21 @@
 //! The `Registration` service of device plugins.
 
-use super::{
-    manager::DeviceManager,
-    plugins::{check_request, socket_of},
-    proto::{
-        Empty, RegisterRequest,
-        registration_server::{Registration, RegistrationServer},
-    },
-};
-use crate::{
-    base::{connections, if_exists, spawn_blocking},
-    host::unix_socket::{SocketFile, listen_in},
-};
+use super::manager::DeviceManager;
+use super::plugins::{check_request, socket_of};
+use super::proto::registration_server::{Registration, RegistrationServer};
+use super::proto::{Empty, RegisterRequest};
+use crate::base::{connections, if_exists, spawn_blocking};
+use crate::host::unix_socket::{SocketFile, listen_in};
 use anyhow::Context as _;
-use std::{fs, io, os::unix::fs::FileTypeExt as _, path::Path, sync::Arc};
-use tokio::{net::UnixListener, sync::Semaphore};
+use std::os::unix::fs::FileTypeExt as _;
+use std::path::Path;
+use std::sync::Arc;
+use std::{fs, io};
+use tokio::net::UnixListener;
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
-use tonic::{Request, Response, Status, transport::Server};
+use tonic::transport::Server;
+use tonic::{Request, Response, Status};
 
 /// Name of the socket, as upstream's.
 const SOCKET: &str = "kubelet.sock";

@@ -1,9 +1,9 @@
 //! Requests of containers for devices. Pure.
 
-use crate::{
-    model::{Pod, PodExt, PodUid, Quantity, is_sidecar, validation::is_qualified_name},
-    resources::{requests, topology::NumaMask},
-};
+use crate::model::validation::is_qualified_name;
+use crate::model::{Pod, PodExt, PodUid, Quantity, is_sidecar};
+use crate::resources::requests;
+use crate::resources::topology::NumaMask;
 use k8s_openapi::api::core::v1::Container;
 use std::collections::BTreeMap;
 

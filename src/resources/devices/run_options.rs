@@ -1,6 +1,7 @@
 //! Merges plugin responses into the configuration of a container. Pure.
 
-use super::{allocation::ContainerAllocations, proto::ContainerAllocateResponse};
+use super::allocation::ContainerAllocations;
+use super::proto::ContainerAllocateResponse;
 use crate::cri::v1;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -99,10 +100,8 @@ impl SeenPaths {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::resources::devices::{
-        allocation::Allocation,
-        proto::{CdiDevice, DeviceSpec, Mount},
-    };
+    use crate::resources::devices::allocation::Allocation;
+    use crate::resources::devices::proto::{CdiDevice, DeviceSpec, Mount};
     use std::sync::Arc;
 
     fn of_host(host: &str) -> ContainerAllocateResponse {

@@ -1,14 +1,10 @@
 //! The ResourceClaims of a pod and their use by its containers. Pure.
 
 use super::error::DraError;
-use crate::{
-    model::{Pod, PodExt as _, PodUid, Quantity},
-    resources::devices::is_dra_extended_resource,
-};
-use k8s_openapi::api::{
-    core::v1::{Container, PodResourceClaim},
-    resource::v1::ResourceClaim,
-};
+use crate::model::{Pod, PodExt as _, PodUid, Quantity};
+use crate::resources::devices::is_dra_extended_resource;
+use k8s_openapi::api::core::v1::{Container, PodResourceClaim};
+use k8s_openapi::api::resource::v1::ResourceClaim;
 
 /// A ResourceClaim of a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]

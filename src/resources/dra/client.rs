@@ -1,22 +1,20 @@
 //! Calls to a DRA driver, each with a timeout.
 
-use super::{
-    error::DraError,
-    metrics::DraMetrics,
-    proto::{
-        Claim, NodePrepareResourcesRequest, NodePrepareResourcesResponse,
-        NodeUnprepareResourcesRequest, NodeUnprepareResourcesResponse,
-    },
+use super::error::DraError;
+use super::metrics::DraMetrics;
+use super::proto::{
+    Claim, NodePrepareResourcesRequest, NodePrepareResourcesResponse,
+    NodeUnprepareResourcesRequest, NodeUnprepareResourcesResponse,
 };
-use crate::{
-    base::clock,
-    cri::{SmallBuffers, go_code},
-    resources::plugin_manager::connection::call_with_timeout,
-};
+use crate::base::clock;
+use crate::cri::{SmallBuffers, go_code};
+use crate::resources::plugin_manager::connection::call_with_timeout;
 use http::uri::PathAndQuery;
 use prost::Message;
 use std::time::Duration;
-use tonic::{Code, Request, Response, Status, client::Grpc, transport::Channel};
+use tonic::client::Grpc;
+use tonic::transport::Channel;
+use tonic::{Code, Request, Response, Status};
 
 /// Upstream's `defaultClientCallTimeout`.
 const CALL_TIMEOUT: Duration = Duration::from_secs(45);

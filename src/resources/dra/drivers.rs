@@ -3,31 +3,25 @@
 //! A driver may have several plugins at the same time during a rolling update; the last registered one that is
 //! connected is called.
 
-use super::{
-    client::{DraDriver, DraService},
-    error::DraError,
-    health_proto::{
-        NodeWatchResourcesRequest, dra_resource_health_client::DraResourceHealthClient,
-    },
-    manager::DraManager,
-    registry::RegisteredDraPlugin,
-    slices,
-};
-use crate::{
-    base::{clock, panics::PanicScope, spawn_scoped, wait_until},
-    model::validation::is_dns_subdomain,
-    resources::plugin_manager::{
-        Deregister, PluginHandler, RegisteredPlugin,
-        connection::{CONNECT_TIMEOUT, dial_watched, go_status_text},
-    },
-};
+use super::client::{DraDriver, DraService};
+use super::error::DraError;
+use super::health_proto::NodeWatchResourcesRequest;
+use super::health_proto::dra_resource_health_client::DraResourceHealthClient;
+use super::manager::DraManager;
+use super::registry::RegisteredDraPlugin;
+use super::slices;
+use crate::base::panics::PanicScope;
+use crate::base::{clock, spawn_scoped, wait_until};
+use crate::model::validation::is_dns_subdomain;
+use crate::resources::plugin_manager::connection::{CONNECT_TIMEOUT, dial_watched, go_status_text};
+use crate::resources::plugin_manager::{Deregister, PluginHandler, RegisteredPlugin};
 use futures::future::BoxFuture;
-use std::{path::PathBuf, time::Duration};
-use tokio::{
-    sync::watch,
-    time::{sleep, timeout},
-};
-use tonic::{Code, Status, transport::Channel};
+use std::path::PathBuf;
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::time::{sleep, timeout};
+use tonic::transport::Channel;
+use tonic::{Code, Status};
 
 /// Maximum number of drivers, and of plugins of one driver.
 const MAX_DRIVERS: usize = 256;

@@ -1,15 +1,11 @@
 //! Device health that DRA drivers report. Pure.
 
-use super::{
-    health_proto::{self, HealthStatus},
-    state::ClaimDevice,
-};
+use super::health_proto::{self, HealthStatus};
+use super::state::ClaimDevice;
 use crate::base::clock::Instant;
 use k8s_openapi::api::core::v1::ResourceHealth;
-use std::{
-    collections::{BTreeMap, HashMap},
-    time::Duration,
-};
+use std::collections::{BTreeMap, HashMap};
+use std::time::Duration;
 
 /// Timeout of a report without one.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30);

@@ -1,39 +1,27 @@
 //! The DRA manager: prepares and unprepares ResourceClaims.
 
-use super::{
-    checkpoint,
-    claims::{self, PodClaim},
-    error::DraError,
-    health::{DeviceKey, HealthInfoCache},
-    metrics::DraMetrics,
-    proto::Claim,
-    registry::DraDrivers,
-    slices,
-    state::{ClaimInfo, ClaimInfoCache, ContainerClaim, PreparedDevice, ResourceClaimKey},
-    unrecovered::UnrecoveredPods,
-};
-use crate::{
-    apiserver::{ApiServer, ResourcePath},
-    base::{
-        DirtySet, KeyedLock, clock, error_chain,
-        metrics::Metrics,
-        panics::{PanicScope, catch_panic},
-        spawn,
-    },
-    cri::v1::CdiDevice,
-    model::{Pod, PodExt as _, PodUid},
-    resources::checkpoint_file::{CheckpointFile, CheckpointWriter},
-};
-use k8s_openapi::api::{
-    core::v1::{Container, ResourceStatus},
-    resource::v1::ResourceClaim,
-};
+use super::claims::{self, PodClaim};
+use super::error::DraError;
+use super::health::{DeviceKey, HealthInfoCache};
+use super::metrics::DraMetrics;
+use super::proto::Claim;
+use super::registry::DraDrivers;
+use super::state::{ClaimInfo, ClaimInfoCache, ContainerClaim, PreparedDevice, ResourceClaimKey};
+use super::unrecovered::UnrecoveredPods;
+use super::{checkpoint, slices};
+use crate::apiserver::{ApiServer, ResourcePath};
+use crate::base::metrics::Metrics;
+use crate::base::panics::{PanicScope, catch_panic};
+use crate::base::{DirtySet, KeyedLock, clock, error_chain, spawn};
+use crate::cri::v1::CdiDevice;
+use crate::model::{Pod, PodExt as _, PodUid};
+use crate::resources::checkpoint_file::{CheckpointFile, CheckpointWriter};
+use k8s_openapi::api::core::v1::{Container, ResourceStatus};
+use k8s_openapi::api::resource::v1::ResourceClaim;
 use parking_lot::Mutex;
-use std::{
-    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
-    path::Path,
-    sync::Arc,
-};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::path::Path;
+use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
 
 /// Name of the checkpoint, as upstream's.

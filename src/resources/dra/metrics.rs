@@ -5,7 +5,8 @@ use crate::base::metrics::{
     AtScrape, Metrics, ScrapeSample, exponential_buckets_range, metric_set,
 };
 use parking_lot::Mutex;
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
+use std::time::Duration;
 
 /// Value of the label `driver_name` for the total of all drivers.
 const ANY_DRIVER: &str = "<any>";

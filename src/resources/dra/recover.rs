@@ -1,11 +1,13 @@
 //! Recovers claims that an earlier kubelet prepared, after the checkpoint was damaged.
 
-use super::{claims::PodClaim, error::DraError, manager::DraManager, unrecovered::UnrecoveredPods};
-use crate::{
-    base::{panics::PanicScope, spawn},
-    model::{Pod, PodExt as _, PodUid},
-    resources::checkpoint_file::CheckpointWriter,
-};
+use super::claims::PodClaim;
+use super::error::DraError;
+use super::manager::DraManager;
+use super::unrecovered::UnrecoveredPods;
+use crate::base::panics::PanicScope;
+use crate::base::spawn;
+use crate::model::{Pod, PodExt as _, PodUid};
+use crate::resources::checkpoint_file::CheckpointWriter;
 use std::collections::HashSet;
 
 impl DraManager {

@@ -2,11 +2,9 @@
 
 use super::client::DraService;
 use crate::base::ScopedTask;
-use std::{
-    collections::{BTreeMap, HashMap},
-    path::PathBuf,
-    time::Duration,
-};
+use std::collections::{BTreeMap, HashMap};
+use std::path::PathBuf;
+use std::time::Duration;
 use tokio::sync::watch;
 use tonic::transport::Channel;
 

@@ -1,9 +1,7 @@
 //! Deletes the ResourceSlices of unusable drivers, so that the scheduler does not allocate their devices.
 
-use crate::{
-    apiserver::{ApiError, ApiServer},
-    base::error_chain,
-};
+use crate::apiserver::{ApiError, ApiServer};
+use crate::base::error_chain;
 use k8s_openapi::api::resource::v1::ResourceSlice;
 use std::time::Duration;
 use tokio::time::sleep;

@@ -1,6 +1,8 @@
 //! The ResourceClaims that pods on this node use. Pure.
 
-use super::{claims::base_request, error::DraError, proto};
+use super::claims::base_request;
+use super::error::DraError;
+use super::proto;
 use crate::model::PodUid;
 use serde::{Deserialize, Deserializer, Serialize};
 use std::collections::{BTreeMap, BTreeSet};

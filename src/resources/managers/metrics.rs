@@ -1,11 +1,11 @@
 //! Metrics of the CPU, memory and topology managers.
 
 use crate::base::metrics::{Counter, Metrics, exponential_buckets, metric_set};
-use crate::resources::{
-    AllocationCounters,
-    cpu::CpuManager,
-    memory::MemoryManager,
-    topology::{TopologyAdmission, TopologyManager, TopologyPolicy, TopologyScope},
+use crate::resources::AllocationCounters;
+use crate::resources::cpu::CpuManager;
+use crate::resources::memory::MemoryManager;
+use crate::resources::topology::{
+    TopologyAdmission, TopologyManager, TopologyPolicy, TopologyScope,
 };
 use std::time::Duration;
 

@@ -19,30 +19,21 @@ pub use metrics::ManagerMetrics;
 pub use open::{ManagersConfig, NodeReserved, open, open_errors};
 pub use state_files::StateFiles;
 
-use super::{
-    cpu::{self, CpuManager, CpuSet},
-    devices::{Affinities, DeviceHints},
-    memory::{self, MemoryManager},
-    topology::{
-        HintProvider, NumaMask, TopologyAdmission, TopologyError, TopologyManager, TopologyPolicy,
-    },
+use super::cpu::{self, CpuManager, CpuSet};
+use super::devices::{Affinities, DeviceHints};
+use super::memory::{self, MemoryManager};
+use super::topology::{
+    HintProvider, NumaMask, TopologyAdmission, TopologyError, TopologyManager, TopologyPolicy,
 };
-use crate::{
-    base::KeyedLock,
-    base::clock,
-    cri::{
-        RuntimeClient,
-        v1::{LinuxContainerResources, PodSandboxConfig},
-    },
-    model::{ContainerId, Pod, PodExt, PodUid},
-    state::pod_cache::PodCache,
-};
+use crate::base::{KeyedLock, clock};
+use crate::cri::RuntimeClient;
+use crate::cri::v1::{LinuxContainerResources, PodSandboxConfig};
+use crate::model::{ContainerId, Pod, PodExt, PodUid};
+use crate::state::pod_cache::PodCache;
 use parking_lot::Mutex;
-use std::{
-    collections::{BTreeMap, HashMap, HashSet},
-    sync::Arc,
-    time::Duration,
-};
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::{Notify, OwnedMutexGuard};
 
 /// Dependencies of the managers.

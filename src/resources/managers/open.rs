@@ -1,18 +1,15 @@
 //! Opens the CPU, memory and topology managers with the state of an earlier kubelet.
 
 use super::{ManagerMetrics, ResourceManagerDeps, ResourceManagers, StateFiles};
-use crate::{
-    base::spawn_blocking,
-    host::MachineTopology,
-    resources::{
-        Deps,
-        cpu::{self, CpuManager, CpuOptions, CpuSet, CpuTopology},
-        memory::{self, MemoryManager, NodeReservation, ReservedMemory},
-        topology::{TopologyManager, TopologyOptions, TopologyPolicy, TopologyScope},
-    },
-};
+use crate::base::spawn_blocking;
+use crate::host::MachineTopology;
+use crate::resources::Deps;
+use crate::resources::cpu::{self, CpuManager, CpuOptions, CpuSet, CpuTopology};
+use crate::resources::memory::{self, MemoryManager, NodeReservation, ReservedMemory};
+use crate::resources::topology::{TopologyManager, TopologyOptions, TopologyPolicy, TopologyScope};
 use anyhow::Context as _;
-use std::{path::Path, time::Duration};
+use std::path::Path;
+use std::time::Duration;
 
 /// Configuration of the managers.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -1,15 +1,11 @@
 //! The checkpoint files of the CPU and memory managers.
 
-use super::super::{
-    cpu::{self, CpuState},
-    memory::{self, MemoryState},
-};
+use super::super::cpu::{self, CpuState};
+use super::super::memory::{self, MemoryState};
 use crate::base::{atomic_file, run_file_io};
-use std::{
-    collections::BTreeMap,
-    fs, io,
-    path::{Path, PathBuf},
-};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 /// Names of the managers in upstream's errors.
 const CPU: &str = "CPU";

@@ -1,9 +1,7 @@
 use super::*;
-use crate::{
-    base::metrics::Metrics,
-    cri::{CriConnection, CriMetrics, RuntimeEndpoint},
-    model::fixture,
-};
+use crate::base::metrics::Metrics;
+use crate::cri::{CriConnection, CriMetrics, RuntimeEndpoint};
+use crate::model::fixture;
 use futures::FutureExt as _;
 use serde_json::json;
 use std::path::Path;

@@ -1,12 +1,11 @@
 //! Updates the CPUs of running containers.
 
 use super::{AppliedCpus, Managers, ResourceManagers, ResourceManagersInner};
-use crate::{
-    base::error_chain,
-    cri::{CriError, v1::LinuxContainerResources},
-    model::{ContainerId, ContainerState, PodUid},
-    resources::cpu::CpuSet,
-};
+use crate::base::error_chain;
+use crate::cri::CriError;
+use crate::cri::v1::LinuxContainerResources;
+use crate::model::{ContainerId, ContainerState, PodUid};
+use crate::resources::cpu::CpuSet;
 use tokio_util::sync::CancellationToken;
 
 impl ResourceManagers {

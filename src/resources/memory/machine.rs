@@ -1,11 +1,9 @@
 //! The allocatable memory of each NUMA node. Pure.
 
 use super::{MemoryBytes, MemoryTable, NodeMemory};
-use crate::{
-    host::MachineTopology,
-    model::{Amount, Quantity},
-    resources::requests::{HUGEPAGES_PREFIX, MEMORY, huge_page_resource},
-};
+use crate::host::MachineTopology;
+use crate::model::{Amount, Quantity};
+use crate::resources::requests::{HUGEPAGES_PREFIX, MEMORY, huge_page_resource};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// `reservedMemory`: reserved amounts by NUMA node, in the order of the configuration.

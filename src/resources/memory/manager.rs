@@ -3,16 +3,13 @@
 use super::policy::{self, StaticMemoryPolicy};
 use super::reusable::{ReusableMemory, ended_before, is_regular_init};
 use super::{MemoryBlock, MemoryBytes, MemoryState, hints, pod_level as parts, requests};
-use crate::{
-    model::{Pod, PodExt},
-    resources::{
-        AllocationCounters,
-        checkpoint::release,
-        pod_level,
-        requests::has_pod_level,
-        topology::{HintProvider, NumaMask, ResourceHints, TopologyError, TopologyHint},
-    },
+use crate::model::{Pod, PodExt};
+use crate::resources::checkpoint::release;
+use crate::resources::requests::has_pod_level;
+use crate::resources::topology::{
+    HintProvider, NumaMask, ResourceHints, TopologyError, TopologyHint,
 };
+use crate::resources::{AllocationCounters, pod_level};
 use k8s_openapi::api::core::v1::Container;
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,14 +1,10 @@
 use super::tests::{GI, policy};
 use super::*;
-use crate::{
-    model::{
-        Pod, PodExt,
-        fixture::{self, guaranteed},
-    },
-    resources::topology::{
-        HintProvider, NumaMask, TopologyError, TopologyHint, TopologyManager, TopologyOptions,
-        TopologyPolicy, TopologyScope,
-    },
+use crate::model::fixture::{self, guaranteed};
+use crate::model::{Pod, PodExt};
+use crate::resources::topology::{
+    HintProvider, NumaMask, TopologyError, TopologyHint, TopologyManager, TopologyOptions,
+    TopologyPolicy, TopologyScope,
 };
 use proptest::prelude::*;
 use serde_json::json;

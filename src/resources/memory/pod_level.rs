@@ -1,15 +1,12 @@
 //! Divides the memory of a pod with pod-level resources among its containers. Pure.
 
 use super::{MemoryBlock, MemoryBytes, requests};
-use crate::{
-    model::Pod,
-    resources::{
-        AllocationCounters, pod_level,
-        topology::{NumaMask, TopologyError},
-    },
-};
+use crate::model::Pod;
+use crate::resources::topology::{NumaMask, TopologyError};
+use crate::resources::{AllocationCounters, pod_level};
 use k8s_openapi::api::core::v1::Container;
-use std::{collections::BTreeMap, convert::Infallible};
+use std::collections::BTreeMap;
+use std::convert::Infallible;
 
 /// Checks that containers without memory of their own have some left.
 ///

@@ -1,14 +1,10 @@
 use super::manager_tests::{free, manager, topology};
 use super::tests::{GI, policy};
 use super::*;
-use crate::{
-    model::{
-        Pod,
-        fixture::{self, guaranteed},
-    },
-    resources::topology::{
-        HintProvider as _, NumaMask, TopologyError, TopologyPolicy, TopologyScope,
-    },
+use crate::model::Pod;
+use crate::model::fixture::{self, guaranteed};
+use crate::resources::topology::{
+    HintProvider as _, NumaMask, TopologyError, TopologyPolicy, TopologyScope,
 };
 
 /// A Guaranteed pod with so many GiB. Containers with their GiB, zero for those that share; `init:` and `sidecar:`

@@ -3,13 +3,9 @@
 use super::hints::{self, NumaNodeMap};
 use super::machine::{self, NodeReservation, ReservedMemory};
 use super::{MemoryBlock, MemoryBytes, MemoryState, NodeMemory};
-use crate::{
-    host::MachineTopology,
-    resources::{
-        requests::MEMORY,
-        topology::{NumaMask, TopologyHint},
-    },
-};
+use crate::host::MachineTopology;
+use crate::resources::requests::MEMORY;
+use crate::resources::topology::{NumaMask, TopologyHint};
 
 /// Reserves memory on NUMA nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,13 +1,9 @@
 //! Memory and huge page requests of containers. Pure.
 
 use super::MemoryBytes;
-use crate::{
-    model::{Pod, PodExt, is_sidecar},
-    resources::{
-        Resources, pod_level,
-        requests::{self, HUGEPAGES_PREFIX, MEMORY},
-    },
-};
+use crate::model::{Pod, PodExt, is_sidecar};
+use crate::resources::requests::{self, HUGEPAGES_PREFIX, MEMORY};
+use crate::resources::{Resources, pod_level};
 use k8s_openapi::api::core::v1::Container;
 
 /// Memory and huge pages that a container of a managed pod requests for itself.

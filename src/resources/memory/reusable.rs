@@ -1,10 +1,8 @@
 //! Memory of init containers that later containers of the pod reuse. Pure.
 
 use super::{MemoryBlock, MemoryBytes};
-use crate::{
-    model::{Pod, PodExt, is_sidecar},
-    resources::topology::NumaMask,
-};
+use crate::model::{Pod, PodExt, is_sidecar};
+use crate::resources::topology::NumaMask;
 use k8s_openapi::api::core::v1::Container;
 use std::collections::BTreeMap;
 

@@ -1,9 +1,7 @@
 use super::machine::{NodeReservation, ReservedMemory};
 use super::*;
-use crate::{
-    host::{MachineTopology, NumaNode},
-    model::Quantity,
-};
+use crate::host::{MachineTopology, NumaNode};
+use crate::model::Quantity;
 
 pub(super) const GI: u64 = 1 << 30;
 

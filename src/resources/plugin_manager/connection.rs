@@ -1,17 +1,16 @@
 //! gRPC connections to plugins, and calls with a timeout.
 
-use crate::{
-    base::{ObservedStream, StreamObserver, error_chain},
-    cri::go_code,
-};
+use crate::base::{ObservedStream, StreamObserver, error_chain};
+use crate::cri::go_code;
 use hyper_util::rt::TokioIo;
-use std::{io, path::Path, time::Duration};
-use tokio::{net::UnixStream, time::timeout};
+use std::io;
+use std::path::Path;
+use std::time::Duration;
+use tokio::net::UnixStream;
+use tokio::time::timeout;
 use tokio_util::sync::{CancellationToken, DropGuard};
-use tonic::{
-    Status,
-    transport::{Channel, Endpoint},
-};
+use tonic::Status;
+use tonic::transport::{Channel, Endpoint};
 
 /// Timeout for a plugin to accept a connection, and to return its options.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);

@@ -13,7 +13,9 @@ mod watcher;
 pub use watcher::run;
 
 use futures::future::BoxFuture;
-use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
 
 /// The generated plugin registration messages, clients and servers.
 #[allow(missing_docs, clippy::all, unreachable_pub, clippy::indexing_slicing)]

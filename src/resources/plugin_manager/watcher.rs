@@ -2,25 +2,21 @@
 //!
 //! An inotify event only triggers a scan. A socket that was replaced counts as another plugin.
 
-use super::{
-    Deregister, PluginHandlers, RegisteredPlugin,
-    connection::{call_with_timeout, dial},
-    registration_proto::{
-        InfoRequest, RegistrationStatus, registration_client::RegistrationClient,
-    },
-};
-use crate::base::{if_exists, panics::PanicScope, spawn, spawn_blocking};
+use super::connection::{call_with_timeout, dial};
+use super::registration_proto::registration_client::RegistrationClient;
+use super::registration_proto::{InfoRequest, RegistrationStatus};
+use super::{Deregister, PluginHandlers, RegisteredPlugin};
+use crate::base::panics::PanicScope;
+use crate::base::{if_exists, spawn, spawn_blocking};
 use anyhow::Context as _;
 use futures::StreamExt as _;
 use inotify::{Inotify, WatchMask, Watches};
-use std::{
-    collections::{BTreeMap, HashMap},
-    fs, io,
-    os::unix::fs::{DirBuilderExt as _, FileTypeExt as _, MetadataExt as _},
-    path::{Path, PathBuf},
-    sync::Arc,
-    time::{Duration, SystemTime},
-};
+use std::collections::{BTreeMap, HashMap};
+use std::os::unix::fs::{DirBuilderExt as _, FileTypeExt as _, MetadataExt as _};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+use std::{fs, io};
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::Channel;
@@ -322,7 +318,8 @@ async fn notify(client: &mut RegistrationClient<Channel>, error: String) -> Resu
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::unix::{fs::PermissionsExt as _, net::UnixListener};
+    use std::os::unix::fs::PermissionsExt as _;
+    use std::os::unix::net::UnixListener;
 
     #[test]
     fn a_socket_whose_mode_changes_is_the_same_and_one_that_is_made_again_is_not() {

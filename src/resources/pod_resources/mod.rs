@@ -8,27 +8,23 @@
 
 mod v1alpha1;
 
-use crate::{
-    base::{
-        RequestRate, connections, error_chain,
-        metrics::{Metrics, metric_set},
-    },
-    host::unix_socket::{SocketFile, listen_in},
-    model::{Pod, PodExt as _, is_sidecar},
-    resources::{
-        DeviceManagers, PodSetReader,
-        devices::allocation::NO_NUMA_NODE,
-        dra::ContainerClaim,
-        managers::{ExclusiveResources, ResourceManagers},
-        memory,
-    },
-};
+use crate::base::metrics::{Metrics, metric_set};
+use crate::base::{RequestRate, connections, error_chain};
+use crate::host::unix_socket::{SocketFile, listen_in};
+use crate::model::{Pod, PodExt as _, is_sidecar};
+use crate::resources::devices::allocation::NO_NUMA_NODE;
+use crate::resources::dra::ContainerClaim;
+use crate::resources::managers::{ExclusiveResources, ResourceManagers};
+use crate::resources::{DeviceManagers, PodSetReader, memory};
 use anyhow::Context as _;
 use k8s_openapi::api::core::v1::Container;
-use std::{os::unix::net::UnixListener as StdListener, path::Path, sync::Arc};
+use std::os::unix::net::UnixListener as StdListener;
+use std::path::Path;
+use std::sync::Arc;
 use tokio::net::UnixListener;
 use tokio_util::sync::CancellationToken;
-use tonic::{Request, Response, Status, transport::Server};
+use tonic::transport::Server;
+use tonic::{Request, Response, Status};
 use v1::pod_resources_lister_server::{PodResourcesLister, PodResourcesListerServer};
 use v1alpha1::{AlphaServer, PodResourcesV1alpha1, VersionDispatch};
 

@@ -1,17 +1,17 @@
 //! Version v1alpha1 of the API, which lists only devices, and the dispatch by version.
 
 use super::PodResources;
-use crate::{model::PodExt as _, resources::v1alpha1 as api};
+use crate::model::PodExt as _;
+use crate::resources::v1alpha1 as api;
 use api::pod_resources_lister_server::PodResourcesLister;
 pub(super) use api::pod_resources_lister_server::PodResourcesListerServer as AlphaServer;
-use std::{
-    convert::Infallible,
-    future::Future,
-    pin::Pin,
-    sync::Arc,
-    task::{Context, Poll},
-};
-use tonic::{Request, Response, Status, body::Body};
+use std::convert::Infallible;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use tonic::body::Body;
+use tonic::{Request, Response, Status};
 use tower::Service;
 
 /// The service in version v1alpha1.

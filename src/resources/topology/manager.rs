@@ -2,7 +2,8 @@
 
 use super::{NumaInfo, NumaMask, ResourceHints, TopologyHint, TopologyOptions, TopologyPolicy};
 use crate::base::named_enum;
-use crate::model::{Pod, PodExt, requests::has_pod_level};
+use crate::model::requests::has_pod_level;
+use crate::model::{Pod, PodExt};
 use k8s_openapi::api::core::v1::Container;
 
 /// Why a pod is rejected.

@@ -1,7 +1,9 @@
 //! A timeout that distinguishes a slow peer from a kubelet without processor time.
 
 use crate::base::clock;
-use std::{future::Future, pin::pin, time::Duration};
+use std::future::Future;
+use std::pin::pin;
+use std::time::Duration;
 use tokio::time::sleep_until;
 
 /// Why work did not end within its timeout.

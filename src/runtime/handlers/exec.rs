@@ -1,13 +1,12 @@
 //! A command in the container, run by the runtime.
 
 use super::{MAX_OUTPUT, ProbeOutcome, truncated};
-use crate::{
-    base::GoDuration,
-    cri::{CriError, ExecOutput, RuntimeClient},
-    model::ContainerId,
-};
+use crate::base::GoDuration;
+use crate::cri::{CriError, ExecOutput, RuntimeClient};
+use crate::model::ContainerId;
 use futures::future::BoxFuture;
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
+use std::time::Duration;
 use tonic::Code;
 
 /// Runs a command in a container: id, command, timeout (zero means none).

@@ -1,26 +1,19 @@
 //! grpc: the standard health service, in plain text.
 
-use super::{
-    ProbeOutcome,
-    deadline::{TimeoutError, tolerance, within},
-    health::{
-        HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient,
-    },
-    net,
-    request::PROBE_AGENT,
-};
+use super::deadline::{TimeoutError, tolerance, within};
+use super::health::HealthCheckRequest;
+use super::health::health_check_response::ServingStatus;
+use super::health::health_client::HealthClient;
+use super::request::PROBE_AGENT;
+use super::{ProbeOutcome, net};
 use crate::base::{GoDuration, error_chain};
 use crate::cri::go_code;
 use hyper_util::rt::TokioIo;
-use std::{
-    io,
-    sync::atomic::{AtomicBool, Ordering},
-    time::Duration,
-};
-use tonic::{
-    Code, Status,
-    transport::{Channel, Endpoint},
-};
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Code, Status};
 
 pub(super) async fn probe(host: &str, port: u16, service: &str, timeout: Duration) -> ProbeOutcome {
     let connected = AtomicBool::new(false);

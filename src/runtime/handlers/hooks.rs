@@ -1,20 +1,15 @@
 //! Runs postStart and preStop hooks.
 
-use super::{
-    ExecFn, Handler, HandlerTarget,
-    exec::{self, ExecResult},
-    http,
-    net::join_host_port,
-    request,
-};
-use crate::{
-    base::metrics::{Metrics, metric_set},
-    cri::ExecOutput,
-    model::{ContainerId, NodeFacts, Pod, PodExt, PodStatus, reasons},
-    state::events::{EventRecorder, ObjectRef},
-};
+use super::exec::{self, ExecResult};
+use super::net::join_host_port;
+use super::{ExecFn, Handler, HandlerTarget, http, request};
+use crate::base::metrics::{Metrics, metric_set};
+use crate::cri::ExecOutput;
+use crate::model::{ContainerId, NodeFacts, Pod, PodExt, PodStatus, reasons};
+use crate::state::events::{EventRecorder, ObjectRef};
 use k8s_openapi::api::core::v1::{ContainerPort, HTTPGetAction, LifecycleHandler};
-use std::{sync::atomic::AtomicBool, time::Duration};
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
 /// Runs hooks; cheap to clone.
 #[derive(Clone)]

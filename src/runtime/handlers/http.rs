@@ -1,23 +1,18 @@
 //! httpGet: one request per connection, HTTP/1.1, no proxy, no certificate checks.
 
-use super::{
-    MAX_OUTPUT, ProbeOutcome,
-    deadline::{TimeoutError, tolerance, within},
-    net::{self, NetError},
-    request::GetRequest,
-    tls, truncated,
-};
+use super::deadline::{TimeoutError, tolerance, within};
+use super::net::{self, NetError};
+use super::request::GetRequest;
+use super::{MAX_OUTPUT, ProbeOutcome, tls, truncated};
 use crate::base::{Http1, error_chain};
 use bytes::Bytes;
 use http::{Request, StatusCode, header};
 use http_body_util::{BodyExt, Empty};
 use hyper::body::Incoming;
-use std::{
-    error::Error,
-    io,
-    sync::atomic::{AtomicBool, Ordering},
-    time::Duration,
-};
+use std::error::Error;
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 
 /// Maximum number of requests of one probe, including redirects.

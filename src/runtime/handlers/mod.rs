@@ -26,13 +26,12 @@ pub use exec::{ExecFn, runtime_exec};
 pub use hooks::{HookError, HookTarget, Hooks, hook_address};
 
 use crate::model::ContainerId;
-use k8s_openapi::{
-    api::core::v1::{
-        ContainerPort, GRPCAction, HTTPGetAction, LifecycleHandler, Probe, TCPSocketAction,
-    },
-    apimachinery::pkg::util::intstr::IntOrString,
+use k8s_openapi::api::core::v1::{
+    ContainerPort, GRPCAction, HTTPGetAction, LifecycleHandler, Probe, TCPSocketAction,
 };
-use std::{borrow::Cow, time::Duration};
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use std::borrow::Cow;
+use std::time::Duration;
 
 /// Maximum number of bytes of an output or response body that are read and reported.
 const MAX_OUTPUT: usize = 10 * 1024;

@@ -1,18 +1,16 @@
 //! TCP connections of handlers, which are reset when they are closed.
 
-use super::{
-    ProbeOutcome,
-    deadline::{TimeoutError, tolerance, within},
-};
+use super::ProbeOutcome;
+use super::deadline::{TimeoutError, tolerance, within};
 use crate::base::spawn_blocking;
-use std::{
-    io,
-    net::{IpAddr, SocketAddr, ToSocketAddrs as _},
-    time::Duration,
-};
+use std::io;
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _};
+use std::time::Duration;
 
 use rustix::io::Errno;
-use tokio::{net::TcpStream, sync::Semaphore, time::timeout};
+use tokio::net::TcpStream;
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
 
 /// Maximum number of lookups of host names at once. Each blocks a thread until the resolver returns, also if its probe
 /// has timed out, and they must not use all blocking threads.

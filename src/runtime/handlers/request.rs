@@ -1,9 +1,7 @@
 //! An httpGet action as a request. Pure.
 
-use super::{
-    HandlerTarget, host_or_pod, resolve_port,
-    url::{Url, request_target},
-};
+use super::url::{Url, request_target};
+use super::{HandlerTarget, host_or_pod, resolve_port};
 use http::{HeaderMap, HeaderName, HeaderValue, header};
 use k8s_openapi::api::core::v1::{HTTPGetAction, HTTPHeader};
 

@@ -3,20 +3,17 @@
 //! A probe checks whether the container responds, and does not authenticate it: its certificate is usually
 //! self-signed and does not contain the pod's address. No other module of the kubelet skips verification.
 
-use std::{
-    io,
-    net::Ipv4Addr,
-    sync::{Arc, LazyLock},
-};
+use std::io;
+use std::net::Ipv4Addr;
+use std::sync::{Arc, LazyLock};
 
 use crate::base::tls_provider;
-use rustls::{
-    ClientConfig, DigitallySignedStruct, InvalidMessage, SignatureScheme,
-    client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
-    pki_types::{CertificateDer, ServerName, UnixTime},
-};
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::{ClientConfig, DigitallySignedStruct, InvalidMessage, SignatureScheme};
 use tokio::net::TcpStream;
-use tokio_rustls::{TlsConnector, client::TlsStream};
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
 
 static CONFIG: LazyLock<Result<Arc<ClientConfig>, rustls::Error>> = LazyLock::new(|| {
     let config = ClientConfig::builder_with_provider(tls_provider())

@@ -1,17 +1,15 @@
 //! The files of container logs: removals, and symlinks for log collectors.
 
-use super::{generate::container_files::link_log, log_paths};
-use crate::{
-    base::{if_exists, panics::PanicScope},
-    model::{ContainerId, ContainerStatus, Pod, PodUid},
-    state::pod_cache::PodRef,
-};
-use std::{
-    ffi::OsStr,
-    fs, io,
-    path::{Path, PathBuf},
-    time::Duration,
-};
+use super::generate::container_files::link_log;
+use super::log_paths;
+use crate::base::if_exists;
+use crate::base::panics::PanicScope;
+use crate::model::{ContainerId, ContainerStatus, Pod, PodUid};
+use crate::state::pod_cache::PodRef;
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use std::{fs, io};
 use tokio::time::timeout;
 
 /// How long the start of a container waits for its link; it is made even if that takes longer.

@@ -1,17 +1,17 @@
 //! Records of container exits. The restart policy, the back-off, the phase and the last state use them after the dead
 //! container was removed, by the kubelet or by a user.
 
-use crate::{
-    model::{
-        ContainerId, ContainerState, ContainerStatus, Pod, PodExt, PodStatus, PodUid,
-        container_should_restart,
-    },
-    resources::allocation::PodResourceInfo,
-    runtime::kuberuntime::actions::RecordedFacts,
-    state::pod_cache::PodCache,
-    state::pod_state_store::{PodRecord, PodStateStore, is_newest_exit},
+use crate::model::{
+    ContainerId, ContainerState, ContainerStatus, Pod, PodExt, PodStatus, PodUid,
+    container_should_restart,
 };
-use std::{borrow::Cow, collections::BTreeMap, sync::Arc};
+use crate::resources::allocation::PodResourceInfo;
+use crate::runtime::kuberuntime::actions::RecordedFacts;
+use crate::state::pod_cache::PodCache;
+use crate::state::pod_state_store::{PodRecord, PodStateStore, is_newest_exit};
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// The recorded last exit codes, by container name. A container that was killed to be restarted has none: its exit code
 /// decides nothing.

@@ -6,7 +6,8 @@ use crate::resources::ResourceEnforcement;
 use crate::state::node_object::{HostIps, NodeObjectWriter};
 use crate::volumes::KubeletRoot;
 use serde_json::{Value, json};
-use std::{path::Path, sync::Arc};
+use std::path::Path;
+use std::sync::Arc;
 
 /// A pod `web` in namespace `shop` with UID `u-1`.
 pub(super) fn pod(spec: Value) -> Pod {

@@ -1,13 +1,9 @@
 //! The metric families of starting pods and containers, named as upstream names them.
 
-use super::{
-    generate::user_namespaces,
-    sync::{StartContainerError, StartFailure},
-};
-use crate::{
-    base::metrics::{DEFAULT_BUCKETS, metric_set},
-    model::{Pod, PodExt, reasons},
-};
+use super::generate::user_namespaces;
+use super::sync::{StartContainerError, StartFailure};
+use crate::base::metrics::{DEFAULT_BUCKETS, metric_set};
+use crate::model::{Pod, PodExt, reasons};
 use k8s_openapi::api::core::v1::Container;
 use std::time::Duration;
 

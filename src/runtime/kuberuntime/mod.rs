@@ -26,22 +26,22 @@ pub mod translate;
 #[cfg(test)]
 mod fixtures;
 
-use crate::{
-    apiserver::ClusterObjects,
-    base::{EarlyReleaseSemaphore, clock, metrics::Metrics},
-    cri::{FeaturesReader, RuntimeClient, transport},
-    images::ImageManager,
-    model::{GraceDeadline, Pod, PodExt, PodStatus, PodUid},
-    resources::{DeviceManagers, ResourceArea, allocation::Allocations},
-    runtime::handlers::{Hooks, runtime_exec},
-    state::Stores,
-    state::events::EventRecorder,
-    state::pod_cache::{PodRef, RuntimeListed},
-    state::pod_history::PodHistory,
-    state::pod_state_store::PodStateStore,
-    state::probe_results::ProbeResults,
-    volumes::VolumeManager,
-};
+use crate::apiserver::ClusterObjects;
+use crate::base::metrics::Metrics;
+use crate::base::{EarlyReleaseSemaphore, clock};
+use crate::cri::{FeaturesReader, RuntimeClient, transport};
+use crate::images::ImageManager;
+use crate::model::{GraceDeadline, Pod, PodExt, PodStatus, PodUid};
+use crate::resources::allocation::Allocations;
+use crate::resources::{DeviceManagers, ResourceArea};
+use crate::runtime::handlers::{Hooks, runtime_exec};
+use crate::state::Stores;
+use crate::state::events::EventRecorder;
+use crate::state::pod_cache::{PodRef, RuntimeListed};
+use crate::state::pod_history::PodHistory;
+use crate::state::pod_state_store::PodStateStore;
+use crate::state::probe_results::ProbeResults;
+use crate::volumes::VolumeManager;
 use container_log_files::ContainerLogFiles;
 use exits::ExitRecords;
 use gc::ContainerGc;
@@ -51,7 +51,9 @@ use kill::PodKiller;
 use restart_back_off::{RestartBackOff, back_off_text};
 use sandbox_back_off::SandboxBackOff;
 use sandbox_lookup::SandboxLookup;
-use std::{path::PathBuf, sync::Arc, time::Duration};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
 use sync::{
     AllContainersRestarter, ContainerImages, ContainerStarter, PodCgroups, PodResizer, PostStart,
     SandboxCreator,

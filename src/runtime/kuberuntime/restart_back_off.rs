@@ -3,20 +3,17 @@
 //! The current delay is in memory and in the pod state store, so it survives a restart of the kubelet. Times are
 //! wall-clock times, because the delay counts from the exit time that the runtime reports.
 
-use crate::{
-    base::GoDuration,
-    base::backoff::{Backoff, BackoffEntry, BackoffTime},
-    model::{ContainerState, ContainerStatus, Pod, PodExt, PodUid, back_off_key, reasons::event},
-    state::events::{EventRecorder, ObjectRef},
-    state::pod_state_store::{PodRecord, PodStateStore, SavedBackOff},
-};
+use crate::base::GoDuration;
+use crate::base::backoff::{Backoff, BackoffEntry, BackoffTime};
+use crate::model::reasons::event;
+use crate::model::{ContainerState, ContainerStatus, Pod, PodExt, PodUid, back_off_key};
+use crate::state::events::{EventRecorder, ObjectRef};
+use crate::state::pod_state_store::{PodRecord, PodStateStore, SavedBackOff};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Container;
 use parking_lot::Mutex;
-use std::{
-    collections::{HashMap, HashSet},
-    time::Duration,
-};
+use std::collections::{HashMap, HashSet};
+use std::time::Duration;
 
 /// First delay; the first restart is immediate.
 const BASE: Duration = Duration::from_secs(10);

@@ -2,10 +2,9 @@
 //! created advances it: a failed stop or creation has the retry delay of a failed sync.
 
 use super::actions::SandboxChange;
-use crate::{
-    base::{backoff::Backoff, clock::Instant},
-    model::PodUid,
-};
+use crate::base::backoff::Backoff;
+use crate::base::clock::Instant;
+use crate::model::PodUid;
 use parking_lot::Mutex;
 use std::time::Duration;
 

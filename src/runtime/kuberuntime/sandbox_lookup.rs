@@ -1,13 +1,9 @@
 //! Finds sandboxes whose creation had an unknown outcome.
 
-use crate::{
-    cri::{
-        CriError, RuntimeClient,
-        v1::{ContainerFilter, PodSandboxFilter},
-    },
-    model::{PodUid, SandboxId, keys},
-    state::pod_cache::{ItemId, PodCache, PodRef},
-};
+use crate::cri::v1::{ContainerFilter, PodSandboxFilter};
+use crate::cri::{CriError, RuntimeClient};
+use crate::model::{PodUid, SandboxId, keys};
+use crate::state::pod_cache::{ItemId, PodCache, PodRef};
 use parking_lot::Mutex;
 use std::collections::{HashMap, HashSet};
 

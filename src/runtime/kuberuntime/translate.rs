@@ -3,7 +3,8 @@
 //! Objects without a kubelet's labels belong to other users of the runtime: they are `None` here,
 //! so this kubelet ignores them.
 
-use super::{generate::stop_signal::signal_name, labels};
+use super::generate::stop_signal::signal_name;
+use super::labels;
 use crate::base::StringInterner;
 use crate::cri::v1;
 use crate::model::{
@@ -12,7 +13,8 @@ use crate::model::{
 };
 use crate::resources::{quota_to_milli_cpu, shares_to_milli_cpu};
 use crate::state::pod_cache::ListEntry;
-use std::{net::IpAddr, sync::Arc};
+use std::net::IpAddr;
+use std::sync::Arc;
 
 /// Longest message kept of a container, and maximum number of bytes that are read from the end of its termination
 /// message file.

@@ -1,20 +1,15 @@
 //! Log files on disk: finding and opening them. Everything here blocks.
 
 use super::names::{self, Rotated};
-use crate::{
-    base::if_exists,
-    host::files::{PATH_ONLY, reopen},
-};
-use rustix::{
-    fs::{Mode, OFlags, ResolveFlags, openat2},
-    io::Errno,
-};
-use std::{
-    fs::{self, File, Metadata},
-    io,
-    os::{fd::OwnedFd, unix::fs::MetadataExt as _},
-    path::Path,
-};
+use crate::base::if_exists;
+use crate::host::files::{PATH_ONLY, reopen};
+use rustix::fs::{Mode, OFlags, ResolveFlags, openat2};
+use rustix::io::Errno;
+use std::fs::{self, File, Metadata};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
 
 /// Identifies a file independently of its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

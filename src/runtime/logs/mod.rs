@@ -22,8 +22,10 @@ pub use read::{
     container_for_logs, since,
 };
 
-use crate::{model::ContainerStatus, state::pod_cache::PodRef};
-use std::{path::PathBuf, sync::Arc};
+use crate::model::ContainerStatus;
+use crate::state::pod_cache::PodRef;
+use std::path::PathBuf;
+use std::sync::Arc;
 
 /// Finds the log of an instance; `None` if a name is not a single path component. Passed in by the code
 /// that lays out the directories.

@@ -1,7 +1,9 @@
 //! Names of rotated log files: `0.log.20260102-030405`, with `.gz` once compressed. Pure.
 
-use jiff::{ToSpan as _, civil::DateTime};
-use std::{cmp::Reverse, fmt};
+use jiff::ToSpan as _;
+use jiff::civil::DateTime;
+use std::cmp::Reverse;
+use std::fmt;
 
 const FORMAT: &str = "%Y%m%d-%H%M%S";
 const LENGTH: usize = "20260102-030405".len();

@@ -3,7 +3,9 @@
 //! Everything here blocks: call it from `spawn_blocking`.
 
 use super::{LogLine, files};
-use std::{io, os::unix::fs::FileExt as _, path::Path};
+use std::io;
+use std::os::unix::fs::FileExt as _;
+use std::path::Path;
 
 /// Limits of the part of a log that replaces a termination message (`FallbackToLogsOnError`).
 pub const TERMINATION: TailLimits = TailLimits { lines: 80, bytes: 2048 };

@@ -1,16 +1,12 @@
 //! Cached results of TokenReviews and SubjectAccessReviews, and single-flight for reviews.
 
-use crate::base::{
-    SingleFlight,
-    clock::{self, Instant},
-};
+use crate::base::SingleFlight;
+use crate::base::clock::{self, Instant};
 use futures::future::{Either, ready};
 use parking_lot::Mutex;
-use std::{
-    collections::{BTreeSet, HashMap},
-    sync::Arc,
-    time::Duration,
-};
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
 
 /// Digest of the review's input; the token itself is never stored.
 pub(super) type ReviewKey = [u8; 32];

@@ -6,10 +6,8 @@ use crate::base::{clock, x509};
 use crate::server::tls::CaBundle;
 use parking_lot::Mutex;
 use rustls::pki_types::{CertificateDer, UnixTime};
-use std::{
-    sync::Arc,
-    time::{Duration, SystemTime},
-};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
 
 /// How long a verification is cached, because it takes longer than the rest of a short request.
 const VERIFICATION_TTL: Duration = Duration::from_secs(10);

@@ -1,9 +1,7 @@
 //! The metrics of authentication, with upstream's names.
 
-use crate::base::{
-    clock::{self, Instant},
-    metrics::{DEFAULT_BUCKETS, Gauge, metric_set},
-};
+use crate::base::clock::{self, Instant};
+use crate::base::metrics::{DEFAULT_BUCKETS, Gauge, metric_set};
 
 metric_set! {
     /// Handles to the metrics; clones share them.

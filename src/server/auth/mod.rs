@@ -21,21 +21,20 @@ pub use certificate::Peer;
 pub use settings::{AuthSettings, AuthorizationMode, InvalidAuthSettings};
 pub use user::User;
 
-use self::{
-    attributes::{access_review, allows, forbidden, review_failed, verb},
-    cache::{ReviewCache, ReviewKey},
-    metrics::AuthMetrics,
-    review_limiter::ReviewLimiter,
-    user::{AuthenticationOutcome, authenticated_user, of_token_review, token},
-};
-use super::{http::websocket, tls::ClientCaFile};
-use crate::{
-    apiserver::{ApiError, ApiServer, TIMEOUT},
-    base::{clock, error_chain, metrics::Metrics},
-};
+use self::attributes::{access_review, allows, forbidden, review_failed, verb};
+use self::cache::{ReviewCache, ReviewKey};
+use self::metrics::AuthMetrics;
+use self::review_limiter::ReviewLimiter;
+use self::user::{AuthenticationOutcome, authenticated_user, of_token_review, token};
+use super::http::websocket;
+use super::tls::ClientCaFile;
+use crate::apiserver::{ApiError, ApiServer, TIMEOUT};
+use crate::base::metrics::Metrics;
+use crate::base::{clock, error_chain};
 use http::{HeaderMap, Method, StatusCode};
 use sha2::{Digest as _, Sha256};
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
+use std::time::Duration;
 use tokio::time::timeout;
 
 /// Maximum number of cached results of each kind.

@@ -1,14 +1,14 @@
 //! Rate and concurrency limits of reviews, so that requests of unknown clients neither overload the API server nor
 //! delay known clients.
 
-use super::{
-    ReviewFailure,
-    cache::{ExpiringMap, ReviewKey},
-};
+use super::ReviewFailure;
+use super::cache::{ExpiringMap, ReviewKey};
 use crate::base::{TokenBucket, clock};
 use parking_lot::Mutex;
-use std::{sync::Arc, time::Duration};
-use tokio::{sync::Semaphore, time::sleep};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::Semaphore;
+use tokio::time::sleep;
 
 /// Maximum number of concurrent reviews for known clients.
 const MAX_KNOWN: usize = 32;

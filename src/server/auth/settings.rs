@@ -1,6 +1,7 @@
 //! Settings of authentication and authorization, and their validation. Pure.
 
-use std::{path::PathBuf, time::Duration};
+use std::path::PathBuf;
+use std::time::Duration;
 
 /// `authentication` and `authorization` of the configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]

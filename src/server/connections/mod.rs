@@ -13,7 +13,8 @@ pub(super) use state::{ConnectionSource, NoFreeConnection};
 use crate::base::clock;
 use parking_lot::Mutex;
 use state::{ConnectionId, PortConnections};
-use std::{collections::HashMap, sync::Arc};
+use std::collections::HashMap;
+use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
 
 /// The connections of one port; clones share them.

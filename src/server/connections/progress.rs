@@ -1,12 +1,11 @@
 //! The progress of one connection, which determines its timeout.
 
 use super::state::ConnectionLimits;
-use crate::base::{
-    StreamObserver,
-    clock::{self, Instant},
-    wait_until,
-};
-use std::{io, task::Poll, time::Duration};
+use crate::base::clock::{self, Instant};
+use crate::base::{StreamObserver, wait_until};
+use std::io;
+use std::task::Poll;
+use std::time::Duration;
 use tokio::sync::watch;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -124,10 +123,8 @@ impl StreamObserver for ConnectionProgress {
 mod tests {
     use super::*;
     use crate::base::{ObservedStream, clock};
-    use tokio::{
-        io::{AsyncReadExt as _, AsyncWriteExt as _, duplex},
-        time::{sleep, timeout},
-    };
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, duplex};
+    use tokio::time::{sleep, timeout};
 
     /// When a connection is overdue, in seconds after its start; `None` when not within a day.
     async fn overdue(progress: &ConnectionProgress, start: Instant) -> Option<u64> {

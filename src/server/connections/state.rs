@@ -1,12 +1,10 @@
 //! The connections of a port, and the choice of connections to close for a new one. Pure.
 
 use crate::base::clock::Instant;
-use std::{
-    cmp::Reverse,
-    collections::{BTreeMap, HashMap},
-    net::{IpAddr, Ipv6Addr},
-    time::Duration,
-};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, HashMap};
+use std::net::{IpAddr, Ipv6Addr};
+use std::time::Duration;
 
 /// Limits and timeouts of connections per client, and per port.
 #[derive(Clone, Copy, Debug)]

@@ -1,17 +1,16 @@
 //! Generates the explanation of a pod: why it is in its state, what it waits for, and what comes next. Pure.
 
+use super::row::{row, terminated, waiting};
+use super::timeline::timeline;
 use super::{
     ConditionView, Doing, EventReport, ExplainedContainer, Explanation, HistoryReport, LastEnd,
     ProbeReport, Upcoming, Wait,
-    row::{row, terminated, waiting},
-    timeline::timeline,
 };
-use crate::{
-    base::{GoDuration, clock::Instant},
-    model::{PendingVolume, Pod, PodExt, is_sidecar, is_terminal, reasons},
-    pods::pod_workers::{WorkerPhase, WorkerStatus},
-    state::pod_history::{PodHistoryRecord, RecordedDecision},
-};
+use crate::base::GoDuration;
+use crate::base::clock::Instant;
+use crate::model::{PendingVolume, Pod, PodExt, is_sidecar, is_terminal, reasons};
+use crate::pods::pod_workers::{WorkerPhase, WorkerStatus};
+use crate::state::pod_history::{PodHistoryRecord, RecordedDecision};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{
     Container, ContainerState, ContainerStateTerminated, ContainerStatus, PodStatus,

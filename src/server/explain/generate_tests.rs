@@ -1,13 +1,9 @@
 use super::*;
-use crate::{
-    base::clock,
-    model::fixture,
-    pods::{
-        pod_sync::syncer::{SyncPodType, TerminationReason},
-        pod_workers::{Grace, Termination},
-    },
-    state::pod_history::{DecisionKind, HistoryEntry},
-};
+use crate::base::clock;
+use crate::model::fixture;
+use crate::pods::pod_sync::syncer::{SyncPodType, TerminationReason};
+use crate::pods::pod_workers::{Grace, Termination};
+use crate::state::pod_history::{DecisionKind, HistoryEntry};
 use serde_json::{Value, json};
 
 fn t(seconds: i64) -> Timestamp {

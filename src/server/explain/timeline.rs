@@ -2,11 +2,11 @@
 //!
 //! Steps that none of these sources has any more are missing.
 
-use super::{EventReport, PastEvent, row::terminated};
-use crate::{
-    model::{Pod, PodExt, keys, reasons::event},
-    state::pod_history::{DecisionKind, PodHistoryRecord},
-};
+use super::row::terminated;
+use super::{EventReport, PastEvent};
+use crate::model::reasons::event;
+use crate::model::{Pod, PodExt, keys};
+use crate::state::pod_history::{DecisionKind, PodHistoryRecord};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ContainerStatus, PodStatus};
 

@@ -1,6 +1,7 @@
 //! Formats times for users. Pure.
 
-use jiff::{Timestamp, tz::TimeZone};
+use jiff::Timestamp;
+use jiff::tz::TimeZone;
 
 const MINUTE: i64 = 60;
 const HOUR: i64 = 60 * MINUTE;

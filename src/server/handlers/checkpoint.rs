@@ -8,7 +8,10 @@ use crate::server::streaming::{ContainerName, StreamTable};
 use hyper::{Response, StatusCode};
 use jiff::Timestamp;
 use serde_json::json;
-use std::{io, path::PathBuf, sync::Arc, time::Duration};
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
 
 /// The parameter `timeout`, in seconds.
 pub(in crate::server) fn timeout(params: &RequestParams) -> Result<Option<u64>, BadQuery> {

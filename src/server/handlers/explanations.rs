@@ -10,7 +10,8 @@ use crate::server::known_pods::until_shutdown;
 use crate::server::streaming::PodName;
 use futures::future::BoxFuture;
 use hyper::Response;
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
+use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 /// Maximum time that a request waits for a change.

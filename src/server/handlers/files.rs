@@ -7,19 +7,17 @@ use crate::server::http::response::{Body, HTML_TYPE, TEXT_TYPE, not_found, respo
 use bytes::Bytes;
 use futures::stream;
 use http_body_util::{BodyExt, Full, StreamBody};
-use hyper::{
-    HeaderMap, Response, StatusCode,
-    body::Frame,
-    header::{self, HeaderName, HeaderValue},
-};
-use jiff::{Timestamp, civil::DateTime, tz::TimeZone};
-use std::{
-    fs::File,
-    io::{self, Read, Seek, SeekFrom},
-    ops::Range,
-    path::PathBuf,
-    time::{SystemTime, UNIX_EPOCH},
-};
+use hyper::body::Frame;
+use hyper::header::{self, HeaderName, HeaderValue};
+use hyper::{HeaderMap, Response, StatusCode};
+use jiff::Timestamp;
+use jiff::civil::DateTime;
+use jiff::tz::TimeZone;
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom};
+use std::ops::Range;
+use std::path::PathBuf;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Maximum number of names in a directory listing.
 const MAX_NAMES: usize = 10_000;

@@ -2,7 +2,8 @@
 
 use crate::base::is_printable;
 use crate::server::explain::times::clock;
-use jiff::{Timestamp, tz::TimeZone};
+use jiff::Timestamp;
+use jiff::tz::TimeZone;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_encode};
 use std::fmt::Write as _;
 

@@ -2,6 +2,10 @@
 //! query or the body, and responses.
 
 use super::stats::{StatsReaders, unreadable};
+use crate::base::GO_ZERO_TIME;
+use crate::model::PodExt;
+use crate::node::stats::{ContainerInfo, ContainerInfoSelector};
+use crate::pods::pod_sync::PodWithStatus;
 use crate::server::http::params::{RequestParams, RouteError};
 use crate::server::http::query::BadQuery;
 use crate::server::http::response::{
@@ -9,12 +13,6 @@ use crate::server::http::response::{
 };
 use crate::server::streaming::lookup::MissingContainer;
 use crate::server::streaming::{ContainerName, lookup};
-use crate::{
-    base::GO_ZERO_TIME,
-    model::PodExt,
-    node::stats::{ContainerInfo, ContainerInfoSelector},
-    pods::pod_sync::PodWithStatus,
-};
 use hyper::Response;
 use jiff::Timestamp;
 use serde_json::{Map, Value};

@@ -2,7 +2,8 @@
 
 use crate::server::http::params::RequestParams;
 use crate::server::http::query::BadQuery;
-use jiff::{Timestamp, tz::TimeZone};
+use jiff::Timestamp;
+use jiff::tz::TimeZone;
 
 /// Maximum number of lines from the end (`tailLines`).
 const MAX_LINES: i64 = 100_000;

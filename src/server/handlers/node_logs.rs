@@ -1,28 +1,28 @@
 //! `/logs/`: files in the node's log directory and, if the configuration enables it, logs of its services.
 
-use super::{
-    files,
-    node_log_query::{LogSelection, NodeLogQuery, files_of},
-};
+use super::files;
+use super::node_log_query::{LogSelection, NodeLogQuery, files_of};
+use crate::base::clock::{self, Instant};
+use crate::base::spawn_blocking;
+use crate::host::{ConfinedFile, open_confined};
 use crate::server::http::params::RouteError;
 use crate::server::http::query::BadQuery;
 use crate::server::http::response::{Body, respond, text};
-use crate::{
-    base::clock::{self, Instant},
-    base::spawn_blocking,
-    host::{ConfinedFile, open_confined},
-};
 use bytes::Bytes;
 use futures::{StreamExt as _, stream};
 use http_body_util::{BodyExt as _, StreamBody};
-use hyper::{HeaderMap, Response, StatusCode, body::Frame, header::HeaderValue};
-use std::{io, path::PathBuf, process::Stdio, sync::Arc, time::Duration};
-use tokio::{
-    io::{AsyncRead, AsyncReadExt as _},
-    process::{Child, Command},
-    sync::{OwnedSemaphorePermit, Semaphore},
-    time::timeout_at,
-};
+use hyper::body::Frame;
+use hyper::header::HeaderValue;
+use hyper::{HeaderMap, Response, StatusCode};
+use std::io;
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncReadExt as _};
+use tokio::process::{Child, Command};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::timeout_at;
 
 const TEXT_TYPE: HeaderValue = HeaderValue::from_static("text/plain;charset=UTF-8");
 /// Timeout of a response from the journal.

@@ -1,22 +1,24 @@
 //! Explains pods to clients, with data from the stores.
 
 use super::explanations::{Explanations, OverviewVersion};
+use crate::base::clock::{self, Instant};
+use crate::model::{Pod, PodExt, ProbeResult};
+use crate::pods::pod_sync::PodWithStatus;
+use crate::pods::pod_workers::WorkerStatus;
+use crate::pods::prober::ProbeView;
+use crate::pods::status::Statuses;
+use crate::pods::{PodsHandles, PodsReader};
 use crate::server::explain::generate::ExplainInputs;
 use crate::server::explain::{EventReport, Explanation, Overview, ProbeReport, explain, row};
 use crate::server::streaming::{PodName, lookup};
-use crate::{
-    base::clock::{self, Instant},
-    model::{Pod, PodExt, ProbeResult},
-    pods::{
-        PodsHandles, PodsReader, pod_sync::PodWithStatus, pod_workers::WorkerStatus,
-        prober::ProbeView, status::Statuses,
-    },
-    state::{Stores, events::EventRecord, pod_history::PodHistory},
-    volumes::VolumeManager,
-};
+use crate::state::Stores;
+use crate::state::events::EventRecord;
+use crate::state::pod_history::PodHistory;
+use crate::volumes::VolumeManager;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::PodStatus;
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
+use std::time::Duration;
 
 /// Explains pods with data from the stores; cheap to clone.
 #[derive(Clone)]

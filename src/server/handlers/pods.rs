@@ -1,20 +1,16 @@
 //! `/pods`, `/runningpods/`, `/podInfo` and `/spec/`.
 
+use crate::host::HostMachine;
+use crate::model::{ContainerState, Pod, PodStatus};
+use crate::pods::pod_sync::PodWithStatus;
 use crate::server::http::list;
 use crate::server::http::response::{Body, json_object, json_stream, not_found};
 use crate::server::known_pods::{KnownPods, until_shutdown};
 use crate::server::streaming::{PodName, lookup};
-use crate::{
-    host::HostMachine,
-    model::{ContainerState, Pod, PodStatus},
-    pods::pod_sync::PodWithStatus,
-    state::pod_cache::PodCache,
-};
+use crate::state::pod_cache::PodCache;
 use hyper::Response;
-use k8s_openapi::{
-    api::core::v1::{self, Container, PodSpec},
-    apimachinery::pkg::apis::meta::v1::ObjectMeta,
-};
+use k8s_openapi::api::core::v1::{self, Container, PodSpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::Serialize;
 use std::sync::Arc;
 use tokio_util::sync::CancellationToken;

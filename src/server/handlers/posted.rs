@@ -1,12 +1,10 @@
 //! `/container` and `/containers`: pods posted by clients.
 
 use super::pods::pod_list;
+use crate::base::{clock, spawn_blocking};
+use crate::model::PodExt;
+use crate::pods::pod_config::{PostError, PostedPods};
 use crate::server::http::response::{Body, bad_request, text};
-use crate::{
-    base::{clock, spawn_blocking},
-    model::PodExt,
-    pods::pod_config::{PostError, PostedPods},
-};
 use bytes::Bytes;
 use hyper::{Response, StatusCode};
 

@@ -1,12 +1,11 @@
 //! CPU profiles in pprof's format (gzipped `profile.proto` of google/pprof), for `go tool pprof`. Pure.
 
 use crate::host::profile::{PERIOD, Profile};
-use flate2::{Compression, write::GzEncoder};
-use std::{
-    collections::{BTreeMap, HashMap},
-    io::{self, Write as _},
-    time::Duration,
-};
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use std::collections::{BTreeMap, HashMap};
+use std::io::{self, Write as _};
+use std::time::Duration;
 use wire::{Function, Line, Location, Mapping, Sample, ValueType};
 
 /// The generated messages.

@@ -4,7 +4,8 @@ use crate::server::http::response::{Body, bad_request, json_object, text};
 use hyper::{Response, StatusCode};
 use jiff::Timestamp;
 use serde_json::{Value, json};
-use std::{fmt::Write as _, sync::Arc};
+use std::fmt::Write as _;
+use std::sync::Arc;
 
 /// First line of pages that are not machine-readable, as upstream.
 const FOR_PEOPLE: &str = "Warning: This endpoint is not meant to be machine parseable, has no formatting compatibility guarantees \

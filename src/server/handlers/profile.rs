@@ -1,18 +1,15 @@
 //! `/debug/pprof/profile`: a CPU profile of the kubelet.
 
 use super::pprof;
+use crate::base::{clock, error_chain, spawn_blocking};
+use crate::host::profile::{MAX_COLLECT_INTERVAL, Profile, Profiler};
 use crate::server::http::params::RequestParams;
 use crate::server::http::query::BadQuery;
 use crate::server::http::response::{Body, full_bytes, text, with_connection_close};
-use crate::{
-    base::{clock, error_chain, spawn_blocking},
-    host::profile::{MAX_COLLECT_INTERVAL, Profile, Profiler},
-};
-use hyper::{
-    Response, StatusCode,
-    header::{CONTENT_DISPOSITION, HeaderValue, RETRY_AFTER},
-};
-use std::{io, time::Duration};
+use hyper::header::{CONTENT_DISPOSITION, HeaderValue, RETRY_AFTER};
+use hyper::{Response, StatusCode};
+use std::io;
+use std::time::Duration;
 use tokio::time::sleep_until;
 use tokio_util::sync::CancellationToken;
 

@@ -1,10 +1,12 @@
 //! `/metrics` and `/metrics/slis`: the kubelet's own metrics.
 
-use crate::base::{SingleFlight, metrics::CONTENT_TYPE, spawn_blocking};
+use crate::base::metrics::CONTENT_TYPE;
+use crate::base::{SingleFlight, spawn_blocking};
 use crate::server::http::response::{Body, full, full_bytes, text};
 use bytes::Bytes;
 use futures::future::BoxFuture;
-use hyper::{Response, StatusCode, header::HeaderValue};
+use hyper::header::HeaderValue;
+use hyper::{Response, StatusCode};
 use std::sync::Arc;
 
 pub(super) const METRICS_TYPE: HeaderValue = HeaderValue::from_static(CONTENT_TYPE);

@@ -1,19 +1,17 @@
 //! `/stats/summary`, `/stats/` and the metrics of resource usage.
 
 use super::scrapes::METRICS_TYPE;
+use crate::base::metrics::Metrics;
+use crate::node::stats::api::{PodStats, Summary};
+use crate::node::stats::{ContainerInfo, ContainerInfoSelector, Stats};
 use crate::server::http::list;
 use crate::server::http::response::{Body, full, json_stream, respond, text};
-use crate::{
-    base::metrics::Metrics,
-    node::stats::{
-        ContainerInfo, ContainerInfoSelector, Stats,
-        api::{PodStats, Summary},
-    },
-};
 use bytes::Bytes;
-use futures::{future::BoxFuture, stream};
+use futures::future::BoxFuture;
+use futures::stream;
 use http_body_util::{BodyExt, StreamBody};
-use hyper::{Response, StatusCode, body::Frame};
+use hyper::body::Frame;
+use hyper::{Response, StatusCode};
 use std::sync::Arc;
 
 /// Text that is generated while it is sent.

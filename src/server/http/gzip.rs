@@ -3,12 +3,11 @@
 use super::response::{Body, text};
 use crate::base::spawn_blocking;
 use bytes::{Bytes, BytesMut};
-use flate2::{Compression, write::GzEncoder};
+use flate2::Compression;
+use flate2::write::GzEncoder;
 use http_body_util::{BodyExt as _, Full};
-use hyper::{
-    HeaderMap, Response, StatusCode,
-    header::{self, HeaderValue},
-};
+use hyper::header::{self, HeaderValue};
+use hyper::{HeaderMap, Response, StatusCode};
 use std::io::{self, Write as _};
 
 /// Number of bytes compressed at a time, on a blocking thread.

@@ -1,13 +1,9 @@
 //! The variable parts of a request's path and query, and why a request has no route.
 
-use super::{
-    query::{BadQuery, decode_path, pairs},
-    response::{Body, text},
-};
-use hyper::{
-    Response, StatusCode,
-    header::{self, HeaderValue},
-};
+use super::query::{BadQuery, decode_path, pairs};
+use super::response::{Body, text};
+use hyper::header::{self, HeaderValue};
+use hyper::{Response, StatusCode};
 
 /// Why a request has no route.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

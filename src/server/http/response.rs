@@ -1,13 +1,13 @@
 //! Helpers to build responses and to read request bodies.
 
 use bytes::{Bytes, BytesMut};
-use http_body_util::{BodyExt, Full, combinators::UnsyncBoxBody};
-use hyper::{
-    Response, StatusCode,
-    header::{self, HeaderValue},
-};
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt, Full};
+use hyper::header::{self, HeaderValue};
+use hyper::{Response, StatusCode};
 use serde::Serialize;
-use std::{error::Error, time::Duration};
+use std::error::Error;
+use std::time::Duration;
 
 pub(in crate::server) type BodyError = Box<dyn Error + Send + Sync>;
 

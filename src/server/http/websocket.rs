@@ -3,7 +3,8 @@
 //!
 //! Upstream: `k8s.io/apiserver/pkg/authentication/request/websocket`.
 
-use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use http::{HeaderMap, HeaderValue, header};
 
 const PREFIX: &str = "base64url.bearer.authorization.k8s.io.";

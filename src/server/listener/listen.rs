@@ -1,5 +1,9 @@
 //! Listeners and connections.
 
+use crate::base::panics::{self, catch_panic};
+use crate::base::{ObservedStream, error_chain, spawn_blocking};
+use crate::host::shares_namespaces;
+use crate::host::unix_socket::{self, SocketFile};
 use crate::server::auth::Peer;
 use crate::server::connections::{
     ConnectionLimits, ConnectionProgress, ConnectionSlot, ConnectionSource, Connections,
@@ -7,31 +11,25 @@ use crate::server::connections::{
 use crate::server::http::response::{LongRunning, until_sent};
 use crate::server::router::port_handler::PortHandler;
 use crate::server::tls::Tls;
-use crate::{
-    base::{
-        ObservedStream, error_chain,
-        panics::{self, catch_panic},
-        spawn_blocking,
-    },
-    host::{
-        shares_namespaces,
-        unix_socket::{self, SocketFile},
-    },
-};
-use hyper::{server::conn::http1, service::service_fn};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use rustix::net::sockopt;
-use std::{
-    convert::Infallible, fmt, io, net::SocketAddr, path::Path, pin::pin, sync::Arc, time::Duration,
-};
-use tokio::{
-    io::{AsyncRead, AsyncWrite},
-    net::{TcpListener, TcpStream, UnixListener, UnixStream},
-    task::JoinSet,
-    time::{sleep, timeout},
-};
-use tokio_rustls::{TlsAcceptor, server::TlsStream};
-use tokio_util::{either::Either, sync::CancellationToken};
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+use std::{fmt, io};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
+use tokio_util::either::Either;
+use tokio_util::sync::CancellationToken;
 
 /// Pause after a failed accept, which is mostly caused by a lack of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_secs(1);

@@ -2,22 +2,19 @@
 //! is in use, and served before the runtime is reachable, so that health checks and `kubelet explain` work while it is
 //! down.
 
+use crate::apiserver::ApiServer;
+use crate::base::metrics::Metrics;
+use crate::base::{Tasks, error_chain, spawn_blocking};
 use crate::server::auth::{AuthSettings, KubeletAuth};
 use crate::server::handlers::health::HealthChecks;
 use crate::server::router::RouteGroup;
 use crate::server::tls::{ClientCaFile, Tls, TlsSettings};
-use crate::{
-    apiserver::ApiServer,
-    base::{Tasks, error_chain, metrics::Metrics, spawn_blocking},
-    server::{Listener, PortHandler},
-};
+use crate::server::{Listener, PortHandler};
 use anyhow::Context as _;
-use std::{
-    net::{IpAddr, SocketAddr},
-    path::Path,
-    sync::Arc,
-    time::Duration,
-};
+use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
 
 /// Addresses to listen on, and their authentication and authorization.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -5,10 +5,8 @@
 
 use anyhow::Context as _;
 use jiff::Timestamp;
-use prost::{
-    Message as _,
-    encoding::{WireType, encode_key, encode_varint},
-};
+use prost::Message as _;
+use prost::encoding::{WireType, encode_key, encode_varint};
 use prost_types::{
     DescriptorProto, FieldDescriptorProto, FileDescriptorSet, field_descriptor_proto,
 };

@@ -11,20 +11,23 @@ mod encode;
 mod tests;
 mod watch;
 
-use super::{handlers::pods::PodItem, known_pods::KnownPods};
-use crate::{
-    base::{RequestRate, connections, error_chain, spawn_blocking},
-    host::unix_socket::listen_in,
-    model::{Pod, PodExt as _},
-    pods::pod_sync::PodWithStatus,
-};
+use super::handlers::pods::PodItem;
+use super::known_pods::KnownPods;
+use crate::base::{RequestRate, connections, error_chain, spawn_blocking};
+use crate::host::unix_socket::listen_in;
+use crate::model::{Pod, PodExt as _};
+use crate::pods::pod_sync::PodWithStatus;
 use anyhow::Context as _;
 use encode::PodEncoder;
-use futures::{StreamExt as _, stream::BoxStream};
-use std::{path::PathBuf, sync::Arc};
-use tokio::{net::UnixListener, sync::watch::Receiver};
+use futures::StreamExt as _;
+use futures::stream::BoxStream;
+use std::path::PathBuf;
+use std::sync::Arc;
+use tokio::net::UnixListener;
+use tokio::sync::watch::Receiver;
 use tokio_util::sync::CancellationToken;
-use tonic::{Request, Response, Status, transport::Server};
+use tonic::transport::Server;
+use tonic::{Request, Response, Status};
 use v1alpha1::pods_server::{Pods, PodsServer};
 
 /// The generated messages, clients and servers.

@@ -1,14 +1,17 @@
-use super::{
-    encode::{FieldKind, INLINE, PodEncoder},
-    v1alpha1::{EventType, pods_client::PodsClient},
-    *,
-};
+use super::encode::{FieldKind, INLINE, PodEncoder};
+use super::v1alpha1::EventType;
+use super::v1alpha1::pods_client::PodsClient;
+use super::*;
 use crate::server::tests::known_pods;
 use crate::state::pod_manager::PodManagerWriter;
 use k8s_openapi::api::core::v1::PodStatus;
 use serde_json::{Value, json};
-use std::{collections::HashMap, io, path::PathBuf, time::Duration};
-use tokio::{net::UnixStream, sync::watch as version};
+use std::collections::HashMap;
+use std::io;
+use std::path::PathBuf;
+use std::time::Duration;
+use tokio::net::UnixStream;
+use tokio::sync::watch as version;
 use tonic::transport::{Channel, Endpoint};
 
 fn encoded(pod: &Value) -> Vec<u8> {

@@ -1,17 +1,11 @@
 //! One watch of the Pods API.
 
-use super::{
-    Changes, PodsApi, identity,
-    v1alpha1::{EventType, WatchPodsEvent},
-};
-use crate::{
-    model::{PodExt as _, PodUid},
-    pods::pod_sync::PodWithStatus,
-};
-use std::{
-    collections::{HashMap, HashSet, VecDeque},
-    sync::Arc,
-};
+use super::v1alpha1::{EventType, WatchPodsEvent};
+use super::{Changes, PodsApi, identity};
+use crate::model::{PodExt as _, PodUid};
+use crate::pods::pod_sync::PodWithStatus;
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::Arc;
 use tonic::Status;
 
 /// A watch of a client, and the events that it has not read yet.

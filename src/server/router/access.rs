@@ -5,10 +5,8 @@ use crate::server::auth::{AuthRejection, KubeletAuth, Peer};
 use crate::server::connections::ConnectionSlot;
 use crate::server::http::response::{Body, Request, text, with_connection_close};
 use crate::server::http::websocket::is_upgrade;
-use hyper::{
-    Response, StatusCode,
-    header::{self, HeaderValue},
-};
+use hyper::header::{self, HeaderValue};
+use hyper::{Response, StatusCode};
 use std::sync::Arc;
 
 /// The clients that a port serves.

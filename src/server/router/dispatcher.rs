@@ -1,9 +1,11 @@
 //! Calls the handler of each request's route.
 
-use super::{
-    POSTED_PODS_DISABLED, Port, Route, RouteEntry, RouteGroup, RouteGroupState, find::browsable,
-    metrics::HttpMetrics,
-};
+use super::find::browsable;
+use super::metrics::HttpMetrics;
+use super::{POSTED_PODS_DISABLED, Port, Route, RouteEntry, RouteGroup, RouteGroupState};
+use crate::base::clock;
+use crate::host::HostMachine;
+use crate::pods::pod_config::PostedPods;
 use crate::server::handlers::checkpoint::Checkpoints;
 use crate::server::handlers::container_logs::LogReaders;
 use crate::server::handlers::explanations::Explanations;
@@ -18,11 +20,10 @@ use crate::server::http::params::RouteError;
 use crate::server::http::response::{Body, Request, read_body, text, with_connection_close};
 use crate::server::http::{cross_site, gzip};
 use crate::server::streaming::StreamTable;
-use crate::{
-    base::clock, host::HostMachine, pods::pod_config::PostedPods, state::events::EventRecorder,
-};
+use crate::state::events::EventRecorder;
 use hyper::{Response, StatusCode};
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
+use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 /// On routes without a body, a body of at most this many bytes is ignored; a larger one is an error.

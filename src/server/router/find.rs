@@ -1,9 +1,7 @@
 //! Finds the entry of the route table for a request.
 
-use super::{
-    route::Route,
-    table::{Port, ROUTE_TABLE, RouteEntry},
-};
+use super::route::Route;
+use super::table::{Port, ROUTE_TABLE, RouteEntry};
 use crate::server::auth::{PROXY, Subresources};
 use crate::server::http::params::{RequestParams, RouteError, captures};
 use hyper::Method;

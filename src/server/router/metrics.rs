@@ -1,10 +1,8 @@
 //! The metrics of requests, with upstream's names.
 
 use super::{Port, RouteEntry};
-use crate::base::{
-    clock::{self, Instant},
-    metrics::{DEFAULT_BUCKETS, Gauge, Histogram, metric_set},
-};
+use crate::base::clock::{self, Instant};
+use crate::base::metrics::{DEFAULT_BUCKETS, Gauge, Histogram, metric_set};
 use hyper::Method;
 
 /// First path segments of long-running requests.

@@ -1,12 +1,9 @@
 //! The request handling of one port: what is done around the dispatcher, and for whom.
 
-use super::{
-    Port, RouteGroup,
-    access::Access,
-    dispatcher::{Dispatcher, RouteHandlers},
-    metrics::HttpMetrics,
-    route, trace,
-};
+use super::access::Access;
+use super::dispatcher::{Dispatcher, RouteHandlers};
+use super::metrics::HttpMetrics;
+use super::{Port, RouteGroup, route, trace};
 use crate::base::otel::Tracer;
 use crate::base::panics::{PanicScope, catch_panic};
 use crate::server::auth::KubeletAuth;
@@ -16,7 +13,8 @@ use bytes::Bytes;
 use futures::future::BoxFuture;
 use http_body_util::BodyExt as _;
 use hyper::{Response, StatusCode};
-use std::{convert::Infallible, sync::Arc};
+use std::convert::Infallible;
+use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
 
 /// Handles the requests of one connection.

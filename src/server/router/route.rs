@@ -2,7 +2,8 @@
 
 use crate::cri::StdStreams;
 use crate::server::handlers::checkpoint::timeout;
-use crate::server::handlers::container_logs::{LogQuery, params::log_query};
+use crate::server::handlers::container_logs::LogQuery;
+use crate::server::handlers::container_logs::params::log_query;
 use crate::server::handlers::events::EventsQuery;
 use crate::server::handlers::explanations::{OverviewQuery, pod_name};
 use crate::server::handlers::health::HealthQuery;

@@ -1,10 +1,10 @@
 //! The pod, container and sandbox of a request. Pure.
 
 use super::params::{ContainerName, PodName};
-use crate::{
-    model::{ContainerId, ContainerState, ContainerStatus, Pod, PodExt, PodStatus, SandboxId},
-    pods::pod_sync::PodWithStatus,
+use crate::model::{
+    ContainerId, ContainerState, ContainerStatus, Pod, PodExt, PodStatus, SandboxId,
 };
+use crate::pods::pod_sync::PodWithStatus;
 
 /// The pod or container does not exist: 404. The texts begin as upstream's.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

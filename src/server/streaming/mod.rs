@@ -14,36 +14,29 @@ mod upgrade;
 
 pub use params::{ContainerName, PodName};
 
-use super::{
-    http::{
-        params::RouteError,
-        query::pairs,
-        response::{Body, Request as BodyRequest, read_body, text},
-        websocket::{is_upgrade, is_websocket},
-    },
-    known_pods::KnownPods,
-};
-use crate::{
-    base::{error_chain, metrics::metric_set},
-    cri::{CriError, RuntimeClient, StdStreams},
-    model::{ContainerId, PodExt as _, PodStatus},
-    pods::pod_sync::PodWithStatus,
-    state::pod_cache::PodCache,
-};
-use hyper::{
-    Request, Response, StatusCode,
-    header::{self, HeaderValue},
-    upgrade::OnUpgrade,
-};
+use super::http::params::RouteError;
+use super::http::query::pairs;
+use super::http::response::{Body, Request as BodyRequest, read_body, text};
+use super::http::websocket::{is_upgrade, is_websocket};
+use super::known_pods::KnownPods;
+use crate::base::error_chain;
+use crate::base::metrics::metric_set;
+use crate::cri::{CriError, RuntimeClient, StdStreams};
+use crate::model::{ContainerId, PodExt as _, PodStatus};
+use crate::pods::pod_sync::PodWithStatus;
+use crate::state::pod_cache::PodCache;
+use hyper::header::{self, HeaderValue};
+use hyper::upgrade::OnUpgrade;
+use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use lookup::MissingContainer;
 use splice::{SpliceEnd, splice};
-use std::{sync::Arc, time::Duration};
-use tokio::{
-    sync::{OwnedSemaphorePermit, Semaphore},
-    time::timeout,
-};
-use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 use tonic::Code;
 use upgrade::{Failure, Switched};
 

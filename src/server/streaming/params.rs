@@ -3,9 +3,10 @@
 //! The names are upstream's: the kubelet's own (`input`, `output`, `error`) and those of the API server
 //! (`stdin`, `stdout`, `stderr`). A flag is set with `1` or `true`.
 
+use crate::cri::StdStreams;
+use crate::model::PodLogName;
 use crate::server::http::params::{RequestParams, RouteError};
 use crate::server::http::query::BadQuery;
-use crate::{cri::StdStreams, model::PodLogName};
 
 /// Decoded parameters, in order.
 pub(in crate::server) type Pairs = [(String, String)];

@@ -1,22 +1,14 @@
 //! Copies bytes in both directions until both sides have closed or the idle timeout expires.
 
-use crate::base::{
-    ObservedStream, StreamObserver,
-    clock::{self, Instant},
-};
-use std::{
-    io,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-    task::Poll,
-    time::Duration,
-};
-use tokio::{
-    io::{AsyncRead, AsyncWrite, copy_bidirectional_with_sizes},
-    time::{sleep, sleep_until},
-};
+use crate::base::clock::{self, Instant};
+use crate::base::{ObservedStream, StreamObserver};
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::Poll;
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite, copy_bidirectional_with_sizes};
+use tokio::time::{sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 /// Buffer size per direction, in bytes.
@@ -117,11 +109,9 @@ impl StreamObserver for Activity {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tokio::{
-        io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex},
-        task::JoinHandle,
-        time::timeout,
-    };
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex};
+    use tokio::task::JoinHandle;
+    use tokio::time::timeout;
 
     const HOUR: Duration = Duration::from_secs(3600);
 

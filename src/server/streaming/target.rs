@@ -5,10 +5,8 @@
 
 use crate::base::percent_decoded;
 use http::Uri;
-use std::{
-    net::{IpAddr, Ipv4Addr, SocketAddr},
-    path::PathBuf,
-};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
 
 /// Maximum length of a URL, in bytes.
 const MAX_URL: usize = 8 * 1024;

@@ -6,17 +6,14 @@ use crate::server::http::websocket;
 use crate::server::http::websocket::is_websocket;
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, Empty, Limited};
-use hyper::{
-    HeaderMap, Request, Response, StatusCode,
-    body::Incoming,
-    header::{self, HeaderName, HeaderValue},
-    upgrade::Upgraded,
-};
-use std::{io, time::Duration};
-use tokio::{
-    net::{TcpStream, UnixStream},
-    time::timeout,
-};
+use hyper::body::Incoming;
+use hyper::header::{self, HeaderName, HeaderValue};
+use hyper::upgrade::Upgraded;
+use hyper::{HeaderMap, Request, Response, StatusCode};
+use std::io;
+use std::time::Duration;
+use tokio::net::{TcpStream, UnixStream};
+use tokio::time::timeout;
 use tokio_util::either::Either;
 
 /// Timeout for connecting to the server, which is on this node.

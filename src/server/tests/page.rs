@@ -5,11 +5,9 @@ use crate::base::clock;
 use crate::server::explain::{EventReport, PastEvent, PodRow, Wait};
 use http_body_util::{BodyExt, Empty};
 use hyper::{Method, Request, Response, StatusCode, header};
-use std::{
-    io::Write as _,
-    process::Stdio,
-    sync::atomic::{AtomicU64, Ordering},
-};
+use std::io::Write as _;
+use std::process::Stdio;
+use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::process::Command;
 
 const HOSTILE: &str = "</main><script>document.body.dataset.owned=1</script>\

@@ -4,28 +4,22 @@ mod crowd;
 mod every_route;
 
 use super::*;
+use crate::apiserver::ApiServer;
+use crate::apiserver::tests::pki::{Authority, Issued};
+use crate::apiserver::tests::scripted::{Answer, Scripted};
+use crate::model::ContainerId;
+use crate::runtime::logs::ContainerLogs;
 use crate::server::auth::{AuthSettings, AuthorizationMode, KubeletAuth};
 use crate::server::tls::{ClientCaFile, ServingCertificate, Tls, TlsOptions, TlsSettings};
-use crate::{
-    apiserver::{
-        ApiServer,
-        tests::{
-            pki::{Authority, Issued},
-            scripted::{Answer, Scripted},
-        },
-    },
-    model::ContainerId,
-    runtime::logs::ContainerLogs,
-    state::pod_cache::{self, InspectedItem, ItemId, PodCacheWriter, PodRef},
-};
-use rustls::{ClientConfig, RootCertStore, pki_types::ServerName};
+use crate::state::pod_cache::{self, InspectedItem, ItemId, PodCacheWriter, PodRef};
+use rustls::pki_types::ServerName;
+use rustls::{ClientConfig, RootCertStore};
 use serde_json::{Value, json};
-use std::{
-    fs, io,
-    path::{Path, PathBuf},
-    sync::atomic::{AtomicBool, Ordering},
-};
-use tokio_rustls::{TlsConnector, client::TlsStream};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::{fs, io};
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
 
 const LONG: Duration = Duration::from_secs(3600);
 
@@ -282,7 +276,8 @@ async fn only_authenticated_and_authorized_requests_are_served() {
 
 #[tokio::test]
 async fn a_token_may_be_a_subprotocol_of_a_websocket() {
-    use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
+    use base64::Engine as _;
+    use base64::engine::general_purpose::URL_SAFE_NO_PAD;
     let api = Scripted::start(cluster).await;
     let setting = Setting::with_reviews(&api).await;
     let served = setting.serve().await;

@@ -1,7 +1,8 @@
 //! Real sockets, and hostile clients.
 
 use super::*;
-use crate::{base::clock, host::tcp_table};
+use crate::base::clock;
+use crate::host::tcp_table;
 
 fn brief() -> ConnectionLimits {
     ConnectionLimits {

@@ -1,10 +1,8 @@
 //! Which requests become spans, and of which traces.
 
 use super::*;
-use crate::base::otel::tests::{
-    collector::{TestCollector, attribute, ids},
-    tracer,
-};
+use crate::base::otel::tests::collector::{TestCollector, attribute, ids};
+use crate::base::otel::tests::tracer;
 use crate::server::auth::{AuthSettings, AuthorizationMode, KubeletAuth};
 use http_body_util::{BodyExt, Empty};
 use hyper::Request;

@@ -2,16 +2,14 @@
 
 use crate::base::{Reloaded, tls_provider, x509};
 use anyhow::Context as _;
-use rustls::{
-    DigitallySignedStruct, DistinguishedName, Error, RootCertStore, SignatureScheme,
-    client::danger::HandshakeSignatureValid,
-    pki_types::{CertificateDer, UnixTime},
-    server::{
-        WebPkiClientVerifier,
-        danger::{ClientCertVerified, ClientCertVerifier},
-    },
-};
-use std::{fs, path::Path, sync::Arc};
+use rustls::client::danger::HandshakeSignatureValid;
+use rustls::pki_types::{CertificateDer, UnixTime};
+use rustls::server::WebPkiClientVerifier;
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::{DigitallySignedStruct, DistinguishedName, Error, RootCertStore, SignatureScheme};
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
 
 /// The certificates in one version of the file.
 #[derive(Debug)]

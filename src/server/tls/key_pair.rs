@@ -2,11 +2,11 @@
 
 use crate::base::x509::{self, CertificateFacts};
 use anyhow::Context as _;
-use rustls::{
-    pki_types::CertificateDer,
-    sign::{CertifiedKey, SingleCertAndKey},
-};
-use std::{fmt, fs, path::Path, sync::Arc};
+use rustls::pki_types::CertificateDer;
+use rustls::sign::{CertifiedKey, SingleCertAndKey};
+use std::path::Path;
+use std::sync::Arc;
+use std::{fmt, fs};
 
 /// A certificate chain with its private key.
 pub(super) struct CertificateKeyPair {

@@ -18,25 +18,19 @@ mod tests;
 pub use client_ca::{CaBundle, ClientCaFile};
 pub use tls_options::{TlsOptionError, TlsOptions, without_effect};
 
-use self::{
-    client_ca::RequestCertificate, key_pair::CertificateKeyPair, self_signed::CertificateNames,
-};
+use self::client_ca::RequestCertificate;
+use self::key_pair::CertificateKeyPair;
+use self::self_signed::CertificateNames;
 use crate::base::{Reloaded, error_chain};
 use anyhow::Context as _;
 use parking_lot::Mutex;
-use rustls::{
-    ServerConfig,
-    server::{ClientHello, ResolvesServerCert},
-    sign::CertifiedKey,
-};
-use std::{
-    net::IpAddr,
-    path::{Path, PathBuf},
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-};
+use rustls::ServerConfig;
+use rustls::server::{ClientHello, ResolvesServerCert};
+use rustls::sign::CertifiedKey;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Only HTTP/1.1, because HTTP/2 connections cannot be upgraded to streams.
 const PROTOCOLS: [&[u8]; 1] = [b"http/1.1"];

@@ -11,14 +11,14 @@ use rcgen::{
     CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, KeyPair,
     KeyUsagePurpose, SanType,
 };
-use rustls::{client::verify_server_name, pki_types::ServerName, server::ParsedCertificate};
-use std::{
-    fs,
-    net::IpAddr,
-    os::unix::fs::{DirBuilderExt as _, PermissionsExt as _},
-    path::{Path, PathBuf},
-    time::{Duration, SystemTime},
-};
+use rustls::client::verify_server_name;
+use rustls::pki_types::ServerName;
+use rustls::server::ParsedCertificate;
+use std::fs;
+use std::net::IpAddr;
+use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 /// Validity of a new certificate: a year.

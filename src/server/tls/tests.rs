@@ -1,18 +1,15 @@
 //! Certificates in files: read, generated, and replaced while they are in use.
 
 use super::*;
-use crate::{
-    apiserver::tests::pki::{Authority, Issued},
-    base::clock,
-};
-use rustls::{NamedGroup, pki_types::CertificateDer};
-use std::{
-    fs,
-    os::unix::fs::PermissionsExt as _,
-    path::Path,
-    sync::atomic::{AtomicUsize, Ordering},
-    time::{Duration, SystemTime},
-};
+use crate::apiserver::tests::pki::{Authority, Issued};
+use crate::base::clock;
+use rustls::NamedGroup;
+use rustls::pki_types::CertificateDer;
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, SystemTime};
 
 const TIMEOUT: Duration = Duration::from_secs(60);
 

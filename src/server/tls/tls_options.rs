@@ -3,14 +3,10 @@
 //! Upstream: `k8s.io/component-base/cli/flag` (`ciphersuites_flag.go`) and Go's `crypto/tls`.
 
 use crate::base::tls_provider;
-use rustls::{
-    CipherSuite, NamedGroup, SupportedCipherSuite, SupportedProtocolVersion,
-    crypto::{
-        CryptoProvider,
-        aws_lc_rs::{ALL_KX_GROUPS, cipher_suite as suite},
-    },
-    version::{TLS12, TLS13},
-};
+use rustls::crypto::CryptoProvider;
+use rustls::crypto::aws_lc_rs::{ALL_KX_GROUPS, cipher_suite as suite};
+use rustls::version::{TLS12, TLS13};
+use rustls::{CipherSuite, NamedGroup, SupportedCipherSuite, SupportedProtocolVersion};
 use std::sync::Arc;
 
 /// The TLS options of the server.

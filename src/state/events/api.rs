@@ -1,10 +1,8 @@
 //! The form of an event in the API.
 
 use super::{EventRecord, ObjectRef};
-use k8s_openapi::{
-    api::core::v1::{Event, EventSource, ObjectReference},
-    apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time},
-};
+use k8s_openapi::api::core::v1::{Event, EventSource, ObjectReference};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 
 /// The reporting component, as in upstream's kubelet.
 const COMPONENT: &str = "kubelet";

@@ -14,12 +14,10 @@ use crate::base::{clock, named_enum};
 use crate::model::{Pod, PodExt, PodUid};
 use jiff::Timestamp;
 use parking_lot::Mutex;
-use std::{
-    borrow::Cow,
-    collections::{BTreeMap, HashMap},
-    hash::{BuildHasher as _, RandomState},
-    sync::{Arc, OnceLock},
-};
+use std::borrow::Cow;
+use std::collections::{BTreeMap, HashMap};
+use std::hash::{BuildHasher as _, RandomState};
+use std::sync::{Arc, OnceLock};
 use tokio::sync::mpsc;
 
 /// Number of distinct events that are kept.

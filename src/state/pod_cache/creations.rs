@@ -4,7 +4,8 @@
 use super::{PodCache, PodCacheWriter};
 use crate::model::PodUid;
 use parking_lot::Mutex;
-use std::{collections::HashMap, sync::Arc};
+use std::collections::HashMap;
+use std::sync::Arc;
 
 /// Number of running create calls of each pod.
 #[derive(Debug, Default)]

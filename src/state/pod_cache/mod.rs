@@ -17,22 +17,16 @@ mod state;
 mod stale;
 mod waiters;
 
-use crate::{
-    base::{DirtySet, StringInterner},
-    model::{
-        AddressOrder, ContainerId, ContainerStatus, Pod, PodExt, PodLogName, PodStatus, PodUid,
-        SandboxId, SandboxStatus, Seq,
-    },
+use crate::base::{DirtySet, StringInterner};
+use crate::model::{
+    AddressOrder, ContainerId, ContainerStatus, Pod, PodExt, PodLogName, PodStatus, PodUid,
+    SandboxId, SandboxStatus, Seq,
 };
 use parking_lot::Mutex;
 use state::{PodCacheState, ReadEffects};
-use std::{
-    collections::HashSet,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-};
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::sync::Notify;
 use waiters::PodWaiters;
 

@@ -2,7 +2,8 @@
 
 use super::{InspectedItem, ItemId, PodCache, PodCacheWriter};
 use crate::model::{PodStatus, PodUid, Seq};
-use std::{fmt, sync::Arc};
+use std::fmt;
+use std::sync::Arc;
 
 /// An item that has to be read before its pod is settled.
 #[derive(Clone, Debug, PartialEq, Eq)]

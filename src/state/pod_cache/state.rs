@@ -4,10 +4,8 @@ use super::{InspectedItem, ItemId, PodRef, StaleItem};
 use crate::model::{
     ContainerState, ContainerStatus, PodStatus, PodUid, SandboxId, SandboxStatus, Seq,
 };
-use std::{
-    collections::{HashMap, HashSet},
-    sync::Arc,
-};
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 
 /// A sandbox or container of a list or of its own status, with the pod that its labels name.
 #[derive(Clone, Debug, PartialEq)]

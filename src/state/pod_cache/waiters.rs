@@ -2,7 +2,8 @@
 
 use crate::model::PodUid;
 use parking_lot::Mutex;
-use std::{collections::HashMap, sync::Arc};
+use std::collections::HashMap;
+use std::sync::Arc;
 use tokio::sync::Notify;
 
 /// Tasks that wait for one kind of change, by pod.

@@ -15,7 +15,8 @@ pub use record::{DecisionKind, HistoryEntry, PodHistoryRecord, RecordedDecision}
 use crate::base::clock;
 use crate::model::PodUid;
 use parking_lot::Mutex;
-use std::{collections::HashMap, sync::Arc};
+use std::collections::HashMap;
+use std::sync::Arc;
 use tokio::sync::watch;
 
 /// The pod histories; cheap to clone.

@@ -7,15 +7,11 @@
 //! * Must never add or remove a pod on its own, or return a mirror pod among the desired pods.
 //! * Upstream: `pkg/kubelet/pod`.
 
-use crate::{
-    base::DirtySet,
-    model::{Pod, PodExt, PodFullName, PodUid},
-};
+use crate::base::DirtySet;
+use crate::model::{Pod, PodExt, PodFullName, PodUid};
 use parking_lot::RwLock;
-use std::{
-    collections::{HashMap, HashSet},
-    sync::Arc,
-};
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 use tokio::sync::watch;
 
 /// Reading end; cheap to clone.

@@ -13,28 +13,19 @@ mod exits;
 mod record;
 mod records;
 
-use crate::{
-    base::{
-        DirtySet, atomic_file, clock, error_chain, if_exists,
-        panics::{PanicScope, catch_panic_sync},
-        run_file_io, wait_until,
-    },
-    model::{PodSource, PodUid},
-};
+use crate::base::panics::{PanicScope, catch_panic_sync};
+use crate::base::{DirtySet, atomic_file, clock, error_chain, if_exists, run_file_io, wait_until};
+use crate::model::{PodSource, PodUid};
 use anyhow::Context as _;
 use futures::future::join_all;
 use parking_lot::Mutex;
 use records::{ChangeAhead, Records, WriteAttempt};
-use std::{
-    collections::{HashMap, HashSet},
-    fmt, fs, io,
-    path::{Path, PathBuf},
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    time::Duration,
-};
+use std::collections::{HashMap, HashSet};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use std::{fmt, fs, io};
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 

@@ -6,9 +6,11 @@ use crate::model::{
     SandboxId, keys,
 };
 use jiff::Timestamp;
-use k8s_openapi::{api::core::v1 as api, apimachinery::pkg::apis::meta::v1::Time};
+use k8s_openapi::api::core::v1 as api;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde::{Deserialize, Deserializer, Serialize};
-use std::{collections::BTreeMap, sync::Arc};
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// The record of one pod. Unknown fields, of a newer kubelet, are ignored, so that the rest is still read after a
 /// downgrade.

@@ -2,7 +2,8 @@
 
 use super::{PodRecord, VERSION};
 use crate::model::PodUid;
-use std::{collections::HashMap, sync::Arc};
+use std::collections::HashMap;
+use std::sync::Arc;
 use tokio::sync::watch;
 
 /// A change that is made in memory after it is on disk.

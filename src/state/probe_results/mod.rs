@@ -6,13 +6,12 @@
 //! * Must never block a probe: a newer result replaces the older one.
 //! * Upstream: `pkg/kubelet/prober/results`.
 
-use crate::{
-    base::DirtySet,
-    model::{ContainerId, PodUid, ProbeKind, ProbeResult},
-    state::pod_state_store::PodRecord,
-};
+use crate::base::DirtySet;
+use crate::model::{ContainerId, PodUid, ProbeKind, ProbeResult};
+use crate::state::pod_state_store::PodRecord;
 use parking_lot::RwLock;
-use std::{collections::HashMap, sync::Arc};
+use std::collections::HashMap;
+use std::sync::Arc;
 
 /// The results of one container instance; `None` for a kind of probe that is not configured.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

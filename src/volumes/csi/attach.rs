@@ -3,21 +3,18 @@
 //!
 //! A node may read a VolumeAttachment, but not watch it, so it is read from time to time while a pod waits.
 
-use super::{
-    machine::VolumeFacts,
-    manager::{CsiVolumes, CsiVolumesInner},
-    volume::CsiVolume,
-};
+use super::machine::VolumeFacts;
+use super::manager::{CsiVolumes, CsiVolumesInner};
+use super::volume::CsiVolume;
 use crate::base::clock::{self, Instant};
 use crate::state::node_object::has_reached;
-use crate::volumes::{
-    FlexDevice, VolumeError,
-    disk_dirs::{self, DiskDir},
-    metrics::StorageOperation,
-};
+use crate::volumes::disk_dirs::{self, DiskDir};
+use crate::volumes::metrics::StorageOperation;
+use crate::volumes::{FlexDevice, VolumeError};
 use anyhow::anyhow;
 use k8s_openapi::api::core::v1::Node;
-use std::{io, time::Duration};
+use std::io;
+use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 /// How often the VolumeAttachment is read.

@@ -1,21 +1,21 @@
 //! What the steps of a block volume do besides calling the driver.
 
-use super::{
-    devices,
-    identity::VolumeMode,
-    machine::CallOutcome,
-    manager::{CsiVolumes, CsiVolumesInner},
-    paths::{PublishDir, StageDir},
-    requests::MountingPod,
-    steps::{StepResult, chain, create, not_called, unknown},
-    vol_data::{self, PublishData},
-    volume::{CsiVolume, PublishRequest},
-};
-use crate::model::{PodUid, reasons::event};
+use super::devices;
+use super::identity::VolumeMode;
+use super::machine::CallOutcome;
+use super::manager::{CsiVolumes, CsiVolumesInner};
+use super::paths::{PublishDir, StageDir};
+use super::requests::MountingPod;
+use super::steps::{StepResult, chain, create, not_called, unknown};
+use super::vol_data::{self, PublishData};
+use super::volume::{CsiVolume, PublishRequest};
+use crate::model::PodUid;
+use crate::model::reasons::event;
 use crate::state::events::ObjectRef;
 use crate::volumes::error::cannot;
 use anyhow::Context as _;
-use std::{path::Path, sync::Arc};
+use std::path::Path;
+use std::sync::Arc;
 
 impl CsiVolumes {
     /// Upstream's event about the device of a pod.

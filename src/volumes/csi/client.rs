@@ -3,54 +3,39 @@
 //! A call waits for a permit, connects if necessary, and returns within [`CSI_TIMEOUT`]. A call whose future is dropped
 //! is cancelled here, but the driver may go on with it: its outcome is unknown, as after a deadline.
 
-use super::{
-    error::CsiError,
-    facts::{NodeCapabilities, NodeInfo, VolumeStats},
-    metrics::CsiMetrics,
-    proto::{
-        NodeExpandVolumeRequest, NodeExpandVolumeResponse, NodeGetCapabilitiesRequest,
-        NodeGetCapabilitiesResponse, NodeGetInfoRequest, NodeGetInfoResponse,
-        NodeGetVolumeStatsRequest, NodeGetVolumeStatsResponse, NodePublishVolumeRequest,
-        NodePublishVolumeResponse, NodeStageVolumeRequest, NodeStageVolumeResponse,
-        NodeUnpublishVolumeRequest, NodeUnpublishVolumeResponse, NodeUnstageVolumeRequest,
-        NodeUnstageVolumeResponse,
-    },
-    redact::SensitiveValues,
+use super::error::CsiError;
+use super::facts::{NodeCapabilities, NodeInfo, VolumeStats};
+use super::metrics::CsiMetrics;
+use super::proto::{
+    NodeExpandVolumeRequest, NodeExpandVolumeResponse, NodeGetCapabilitiesRequest,
+    NodeGetCapabilitiesResponse, NodeGetInfoRequest, NodeGetInfoResponse,
+    NodeGetVolumeStatsRequest, NodeGetVolumeStatsResponse, NodePublishVolumeRequest,
+    NodePublishVolumeResponse, NodeStageVolumeRequest, NodeStageVolumeResponse,
+    NodeUnpublishVolumeRequest, NodeUnpublishVolumeResponse, NodeUnstageVolumeRequest,
+    NodeUnstageVolumeResponse,
 };
-use crate::{
-    base::{
-        EarlyReleaseSemaphore, ObservedStream, StreamObserver,
-        clock::{self, Instant},
-        error_chain,
-    },
-    cri::SmallBuffers,
-    resources::plugin_manager::connection::CONNECT_TIMEOUT,
-};
+use super::redact::SensitiveValues;
+use crate::base::clock::{self, Instant};
+use crate::base::{EarlyReleaseSemaphore, ObservedStream, StreamObserver, error_chain};
+use crate::cri::SmallBuffers;
+use crate::resources::plugin_manager::connection::CONNECT_TIMEOUT;
 use http::uri::PathAndQuery;
 use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
 use prost::{DecodeError, Message};
-use std::{
-    error::Error,
-    fmt, io,
-    marker::PhantomData,
-    path::{Path, PathBuf},
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-    time::Duration,
-};
-use tokio::{
-    net::UnixStream,
-    time::{sleep_until, timeout, timeout_at},
-};
-use tonic::{
-    Code, Request, Status,
-    client::Grpc,
-    codec::{Codec, DecodeBuf, Decoder},
-    transport::{Channel, Endpoint},
-};
+use std::error::Error;
+use std::marker::PhantomData;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+use std::{fmt, io};
+use tokio::net::UnixStream;
+use tokio::time::{sleep_until, timeout, timeout_at};
+use tonic::client::Grpc;
+use tonic::codec::{Codec, DecodeBuf, Decoder};
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Code, Request, Status};
 use tonic_prost::ProstEncoder;
 
 /// Maximum duration of a call, with the wait for a permit and a connection; upstream's `csiTimeout`.

@@ -1,12 +1,16 @@
 //! Mounts whose server is gone: a driver in user space that was restarted, or a server on the network. Everything below
 //! them fails for ever, and only a new mount ends that.
 
-use super::{manager::CsiVolumes, paths::StageDir, volume::CsiVolume};
+use super::manager::CsiVolumes;
+use super::paths::StageDir;
+use super::volume::CsiVolume;
 use crate::base::spawn_blocking;
 use crate::model::PodUid;
 use futures::future::join_all;
 use rustix::io::Errno;
-use std::{path::PathBuf, sync::Arc, time::Duration};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
 use tokio::time::timeout;
 
 /// How long a file system may take to respond. One that hangs is not dead: its server may come back.

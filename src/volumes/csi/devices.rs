@@ -9,22 +9,19 @@
 //!
 //! Each step of an undo succeeds if nothing is left to be undone: after a reboot, or if the device itself has gone.
 
-use super::{
-    mount_table::MountTable,
-    paths::{DeviceDirs, DevicePaths, PublishDir, StageDir},
-};
+use super::mount_table::MountTable;
+use super::paths::{DeviceDirs, DevicePaths, PublishDir, StageDir};
 use crate::base::{atomic_file, if_exists};
 use crate::host::program::Program;
-use crate::volumes::{Mounter, error::cannot};
+use crate::volumes::Mounter;
+use crate::volumes::error::cannot;
 use anyhow::{Context as _, bail, ensure};
 use rustix::fs::OFlags;
-use std::{
-    fs::{self, File, Metadata},
-    io,
-    os::unix::fs::{FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _, symlink},
-    path::{Path, PathBuf},
-    time::Duration,
-};
+use std::fs::{self, File, Metadata};
+use std::io;
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _, symlink};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// The maximum number of mounts on one path that are unmounted.
 const MAX_STACKED: usize = 16;
@@ -266,7 +263,8 @@ fn remove_placeholder(path: &Path) -> io::Result<()> {
 mod tests {
     use super::*;
     use crate::host::parse_mountinfo;
-    use crate::volumes::{HostMounter, KubeletRoot, csi::identity::VolumeIdentity};
+    use crate::volumes::csi::identity::VolumeIdentity;
+    use crate::volumes::{HostMounter, KubeletRoot};
 
     struct Tree {
         _base: tempfile::TempDir,

@@ -1,7 +1,9 @@
 //! What the end of a pod waits for on a node that is drained: the pod's volumes that no pod wants any more and that are
 //! still staged.
 
-use super::{machine::NodeVolume, manager::CsiVolumes, volume::CsiVolume};
+use super::machine::NodeVolume;
+use super::manager::CsiVolumes;
+use super::volume::CsiVolume;
 use crate::model::PodUid;
 use std::sync::Arc;
 

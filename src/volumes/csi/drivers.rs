@@ -3,15 +3,14 @@
 //! During an update, two sockets of one driver are registered for a while. The one that registered last is called, and
 //! if it is removed first, as after a failed update, the one before it is called again.
 
-use super::{
-    client::NodeClient,
-    error::CsiError,
-    metrics::CsiMetrics,
-    registration::{CsiVersion, check_replacement, highest_version},
-};
+use super::client::NodeClient;
+use super::error::CsiError;
+use super::metrics::CsiMetrics;
+use super::registration::{CsiVersion, check_replacement, highest_version};
 use crate::resources::plugin_manager::RegisteredPlugin;
 use parking_lot::Mutex;
-use std::{collections::BTreeMap, sync::Arc};
+use std::collections::BTreeMap;
+use std::sync::Arc;
 use tokio::sync::watch;
 
 /// Maximum number of drivers, and of sockets of one driver.

@@ -1,9 +1,10 @@
 //! What drivers report, from their responses. Pure.
 
+use super::proto::node_service_capability::Type as Kind;
+use super::proto::node_service_capability::rpc::Type;
+use super::proto::volume_usage::Unit;
 use super::proto::{
     NodeGetCapabilitiesResponse, NodeGetInfoResponse, NodeGetVolumeStatsResponse, VolumeUsage,
-    node_service_capability::{Type as Kind, rpc::Type},
-    volume_usage::Unit,
 };
 use std::collections::BTreeMap;
 
@@ -120,9 +121,8 @@ impl From<NodeGetVolumeStatsResponse> for VolumeStats {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::volumes::csi::proto::{
-        NodeServiceCapability, Topology, VolumeCondition, node_service_capability::Rpc,
-    };
+    use crate::volumes::csi::proto::node_service_capability::Rpc;
+    use crate::volumes::csi::proto::{NodeServiceCapability, Topology, VolumeCondition};
 
     #[test]
     fn capabilities_are_those_of_the_response_and_unknown_ones_are_ignored() {

@@ -3,19 +3,18 @@
 //! Nothing behind a link is read or created, and nothing is removed but single files and empty directories: what a driver
 //! has mounted or written stays.
 
-use super::{
-    devices,
-    mount_table::MountTable,
-    paths::{PublishDir, StageDir, VOL_DATA},
-};
+use super::devices;
+use super::mount_table::MountTable;
+use super::paths::{PublishDir, StageDir, VOL_DATA};
 use crate::base::{atomic_file, if_exists};
 use crate::volumes::KubeletRoot;
-use rustix::{
-    fd::OwnedFd,
-    fs::{AtFlags, FileType, Mode, OFlags, StatxFlags},
-    io::Errno,
-};
-use std::{fs, io, io::Read as _, os::unix::fs::OpenOptionsExt as _, path::Component, path::Path};
+use rustix::fd::OwnedFd;
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, StatxFlags};
+use rustix::io::Errno;
+use std::io::Read as _;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Component, Path};
+use std::{fs, io};
 
 /// Mode of directories, as upstream's.
 const DIRECTORY_MODE: u32 = 0o750;
@@ -137,10 +136,8 @@ mod tests {
     use super::*;
     use crate::host::parse_mountinfo;
     use crate::volumes::csi::identity::VolumeIdentity;
-    use std::{
-        os::unix::fs::{MetadataExt as _, symlink},
-        path::PathBuf,
-    };
+    use std::os::unix::fs::{MetadataExt as _, symlink};
+    use std::path::PathBuf;
 
     fn root() -> (tempfile::TempDir, KubeletRoot) {
         let base = tempfile::tempdir().unwrap();

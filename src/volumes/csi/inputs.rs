@@ -3,24 +3,24 @@
 //! Secrets and contexts are read for each call, as upstream does, and nothing of them is kept. Tokens are kept until
 //! they have to be renewed.
 
-use super::{
-    drivers::CsiDrivers,
-    identity::VolumeIdentity,
-    requests::MountingPod,
-    spec::{CsiVolumeSpec, SecretRef},
-};
-use crate::apiserver::{
-    ApiServer, ResourcePath,
-    csi_driver::{CsiDriverLister, DriverTokenRequest},
-    token::{IssuedTokens, TokenKey},
-    volume_attachment::VolumeAttachments,
-};
+use super::drivers::CsiDrivers;
+use super::identity::VolumeIdentity;
+use super::requests::MountingPod;
+use super::spec::{CsiVolumeSpec, SecretRef};
+use crate::apiserver::csi_driver::{CsiDriverLister, DriverTokenRequest};
+use crate::apiserver::token::{IssuedTokens, TokenKey};
+use crate::apiserver::volume_attachment::VolumeAttachments;
+use crate::apiserver::{ApiServer, ResourcePath};
 use crate::base::{DirtySet, error_chain};
-use crate::state::{events::EventRecorder, node_object::NodeObject, volumes_in_use::VolumesInUse};
+use crate::state::events::EventRecorder;
+use crate::state::node_object::NodeObject;
+use crate::state::volumes_in_use::VolumesInUse;
 use crate::volumes::VolumeMetrics;
 use k8s_openapi::api::core::v1::Secret;
 use serde_json::{Map, Value, json};
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
 
 /// Maximum size of a secret's data: the API server's.
 const MAX_SECRET: usize = 1024 * 1024;

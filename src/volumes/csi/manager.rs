@@ -4,33 +4,30 @@
 //! on (a pod's wish, the end of a step, a registration, a CSIDriver object, the Node), executes that step, and ends when
 //! nothing is left of the volume. Nothing is polled but the capacities of volumes that may grow.
 
-use super::{
-    files,
-    identity::VolumeIdentity,
-    inputs::CsiSources,
-    machine::{NodeVolume, Step, StepFailure},
-    mount_table::MountTable,
-    paths::{self, PublishDir, StageDir},
-    recovery::{self, Evidence, RecoveredVolume, UnknownVolume},
-    setup_error::{setup_error, wait_error},
-    volume::{CsiVolume, PodOfVolume, PodUsage, PublishRequest},
-};
-use crate::base::{DirtySet, clock, panics::PanicScope, spawn};
+use super::files;
+use super::identity::VolumeIdentity;
+use super::inputs::CsiSources;
+use super::machine::{NodeVolume, Step, StepFailure};
+use super::mount_table::MountTable;
+use super::paths::{self, PublishDir, StageDir};
+use super::recovery::{self, Evidence, RecoveredVolume, UnknownVolume};
+use super::setup_error::{setup_error, wait_error};
+use super::volume::{CsiVolume, PodOfVolume, PodUsage, PublishRequest};
+use crate::base::panics::PanicScope;
+use crate::base::{DirtySet, clock, spawn};
 use crate::model::PodUid;
-use crate::volumes::{KubeletRoot, Mounter, PodDir, VolumeError, devices_in_use::DevicesInUse};
+use crate::volumes::devices_in_use::DevicesInUse;
+use crate::volumes::{KubeletRoot, Mounter, PodDir, VolumeError};
 use anyhow::anyhow;
 use parking_lot::Mutex;
-use std::{
-    collections::{HashMap, HashSet, hash_map::Entry},
-    fs,
-    path::{Path, PathBuf},
-    sync::Arc,
-    time::Duration,
-};
-use tokio::{
-    sync::{Semaphore, watch},
-    time::{sleep_until, timeout_at},
-};
+use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{Semaphore, watch};
+use tokio::time::{sleep_until, timeout_at};
 
 /// How long a setup waits for a driver to register, or for another pod that has the volume alone, before an event says so.
 /// The volume waits on.

@@ -1,10 +1,9 @@
 //! `Debug` of messages with secrets: names of the volume, paths and keys of maps, but no value of a map. Pure.
 
-use super::proto::{
-    NodeExpandVolumeRequest, NodePublishVolumeRequest, NodeStageVolumeRequest,
-    volume_capability::MountVolume,
-};
-use std::{collections::BTreeMap, fmt};
+use super::proto::volume_capability::MountVolume;
+use super::proto::{NodeExpandVolumeRequest, NodePublishVolumeRequest, NodeStageVolumeRequest};
+use std::collections::BTreeMap;
+use std::fmt;
 
 /// Shows the keys of a map.
 struct Keys<'a>(&'a BTreeMap<String, String>);

@@ -1,10 +1,8 @@
 //! The metric of calls to drivers, with upstream's name.
 
-use crate::{
-    base::metrics::metric_set,
-    cri::go_code,
-    volumes::metrics::{BUCKETS, migrated},
-};
+use crate::base::metrics::metric_set;
+use crate::cri::go_code;
+use crate::volumes::metrics::{BUCKETS, migrated};
 use std::time::Duration;
 use tonic::Code;
 

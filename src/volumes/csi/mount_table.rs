@@ -1,10 +1,8 @@
 //! What is mounted. Pure.
 
 use crate::host::MountEntry;
-use std::{
-    io,
-    path::{Path, PathBuf},
-};
+use std::io;
+use std::path::{Path, PathBuf};
 
 /// The mounts of the node. If they cannot be read, everything counts as mounted, because nothing may be removed below a
 /// mount.

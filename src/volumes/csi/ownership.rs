@@ -3,24 +3,19 @@
 //! That may take hours. It is done on a thread of its own, ends when the pod does not want the volume any more, and holds
 //! up only the volume. What a completed walk has done is remembered as long as the volume is on the node.
 
-use super::{
-    manager::CsiVolumesInner,
-    steps::{StepResult, chain, unknown},
-    volume::{CsiVolume, PublishRequest, RunningOwnershipWalk},
-};
+use super::manager::CsiVolumesInner;
+use super::steps::{StepResult, chain, unknown};
+use super::volume::{CsiVolume, PublishRequest, RunningOwnershipWalk};
 use crate::base::{clock, spawn_blocking};
-use crate::model::{PodUid, reasons::event};
-use crate::volumes::{
-    metrics::StorageOperation,
-    ownership::{self, OwnershipWalk},
-};
-use std::{
-    convert::Infallible,
-    future::pending,
-    path::{Path, PathBuf},
-    sync::Arc,
-    time::Duration,
-};
+use crate::model::PodUid;
+use crate::model::reasons::event;
+use crate::volumes::metrics::StorageOperation;
+use crate::volumes::ownership::{self, OwnershipWalk};
+use std::convert::Infallible;
+use std::future::pending;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
 use tokio::time::{sleep, timeout};
 
 /// How long a walk that is cancelled may take to end. A file system that hangs keeps its thread.

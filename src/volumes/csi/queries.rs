@@ -1,10 +1,8 @@
 //! What others need to know of the CSI volumes of the node.
 
-use super::{
-    machine::{Known, Wish},
-    manager::CsiVolumes,
-    spec::CsiVolumeSpec,
-};
+use super::machine::{Known, Wish};
+use super::manager::CsiVolumes;
+use super::spec::CsiVolumeSpec;
 use crate::model::PodUid;
 use crate::volumes::metrics::{ACTUAL, DESIRED, VolumeTotals};
 

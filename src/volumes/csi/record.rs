@@ -7,20 +7,20 @@
 //! A record that cannot be read, or is of another version, is never replaced or removed: its volume stays in use. An
 //! older kubelet finds such records after a rollback.
 
-use super::{
-    expansion::decision::NodeSize,
-    files::{self, ReadError},
-    identity::{
-        BLOCK, FILESYSTEM, Lifecycle, NameField, VolumeIdentity, check_file_name, sha256_hex,
-    },
-    paths,
+use super::expansion::decision::NodeSize;
+use super::files::{self, ReadError};
+use super::identity::{
+    BLOCK, FILESYSTEM, Lifecycle, NameField, VolumeIdentity, check_file_name, sha256_hex,
 };
+use super::paths;
 use crate::base::{atomic_file, error_chain, if_exists};
 use crate::model::PodUid;
 use crate::volumes::KubeletRoot;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use std::{collections::BTreeMap, fs, io, path::PathBuf};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::{fs, io};
 
 /// The version of the format.
 const VERSION: u64 = 1;

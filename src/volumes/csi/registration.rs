@@ -1,8 +1,10 @@
 //! Which drivers may register: their names and versions; texts as upstream's. Pure.
 
 use super::identity::is_driver_name;
-use crate::{base::go_quote, resources::plugin_manager::RegisteredPlugin};
-use std::{cmp::Ordering, fmt};
+use crate::base::go_quote;
+use crate::resources::plugin_manager::RegisteredPlugin;
+use std::cmp::Ordering;
+use std::fmt;
 
 /// A version of CSI: numbers, of which missing ones are zero.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,15 +1,11 @@
 //! What calls carry, from what is known of a volume, its pod and its driver. Pure.
 
-use super::{
-    facts::NodeCapabilities,
-    identity::Lifecycle,
-    proto::{
-        CapacityRange, NodeExpandVolumeRequest, VolumeCapability,
-        volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume},
-    },
-    selinux,
-    spec::{self, CsiVolumeSpec},
-};
+use super::facts::NodeCapabilities;
+use super::identity::Lifecycle;
+use super::proto::volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume};
+use super::proto::{CapacityRange, NodeExpandVolumeRequest, VolumeCapability};
+use super::selinux;
+use super::spec::{self, CsiVolumeSpec};
 use crate::apiserver::csi_driver::{CsiDriver, FsGroupPolicy};
 use crate::model::{Pod, PodExt as _, PodUid};
 use crate::state::events::ObjectRef;
@@ -168,7 +164,8 @@ pub(super) fn check_lifecycle(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::volumes::csi::{identity::VolumeIdentity, spec::AccessMode as Mode};
+    use crate::volumes::csi::identity::VolumeIdentity;
+    use crate::volumes::csi::spec::AccessMode as Mode;
 
     fn spec(modes: &[Mode], fs_type: &str) -> CsiVolumeSpec {
         CsiVolumeSpec {

@@ -1,6 +1,7 @@
 //! The errors of pods whose volumes cannot be set up, with upstream's texts. Pure.
 
-use super::{machine::Step, spec::CsiVolumeSpec};
+use super::machine::Step;
+use super::spec::CsiVolumeSpec;
 use crate::volumes::VolumeError;
 use anyhow::anyhow;
 

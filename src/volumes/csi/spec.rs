@@ -3,7 +3,8 @@
 use super::identity::{
     BLOCK, FILESYSTEM, InvalidName, Lifecycle, NameField, VolumeIdentity, check_file_name,
 };
-use crate::model::{PodUid, validation::is_dns_subdomain};
+use crate::model::PodUid;
+use crate::model::validation::is_dns_subdomain;
 use crate::volumes::Unsupported;
 use k8s_openapi::api::core::v1::{
     CSIVolumeSource, ObjectReference, PersistentVolume, SecretReference,

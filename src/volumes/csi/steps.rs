@@ -3,34 +3,30 @@
 //! Order: the record first, then directories and upstream's file, then the call. After the call that undoes it, the
 //! reverse. So whatever is cut short, the next kubelet knows what may have to be undone.
 
-use super::{
-    client::NodeClient,
-    error::{self, CsiError},
-    files,
-    identity::VolumeMode,
-    inputs::Secrets,
-    machine::{CallOutcome, Step},
-    manager::CsiVolumesInner,
-    mount_table::MountTable,
-    paths::{PublishDir, StageDir},
-    proto::{NodePublishVolumeRequest, NodeStageVolumeRequest},
-    record,
-    redact::SERVICE_ACCOUNT_TOKENS,
-    requests,
-    spec::CsiVolumeSpec,
-    vol_data::{self, PublishData, StageData},
-    volume::{CsiVolume, PublishRequest},
-};
+use super::client::NodeClient;
+use super::error::{self, CsiError};
+use super::identity::VolumeMode;
+use super::inputs::Secrets;
+use super::machine::{CallOutcome, Step};
+use super::manager::CsiVolumesInner;
+use super::mount_table::MountTable;
+use super::paths::{PublishDir, StageDir};
+use super::proto::{NodePublishVolumeRequest, NodeStageVolumeRequest};
+use super::redact::SERVICE_ACCOUNT_TOKENS;
+use super::spec::CsiVolumeSpec;
+use super::vol_data::{self, PublishData, StageData};
+use super::volume::{CsiVolume, PublishRequest};
+use super::{files, record, requests};
 use crate::apiserver::csi_driver::CsiDriver;
 use crate::base::{error_chain, spawn_blocking};
 use crate::model::PodUid;
-use crate::volumes::{KubeletRoot, error::cannot, paths::component};
+use crate::volumes::KubeletRoot;
+use crate::volumes::error::cannot;
+use crate::volumes::paths::component;
 use anyhow::Context as _;
-use std::{
-    path::{Path, PathBuf},
-    sync::Arc,
-    time::Duration,
-};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
 use tokio::time::timeout;
 
 /// How long work on files of a volume may take before the step fails. The thread continues.

@@ -1,21 +1,17 @@
 //! The task of a volume: evaluates its state machine whenever something changes that the next step depends on, and executes
 //! that step.
 
-use super::{
-    attach::{AttachWait, attached},
-    machine::{CallOutcome, DriverFacts, Known, Next, Step, VolumeFacts, attach_required},
-    manager::CsiVolumesInner,
-    record,
-    volume::{CsiVolume, CsiVolumeState},
-};
-use crate::base::{
-    clock::{self, Instant},
-    error_chain,
-    panics::{PanicScope, catch_panic},
-    spawn_blocking,
-};
+use super::attach::{AttachWait, attached};
+use super::machine::{CallOutcome, DriverFacts, Known, Next, Step, VolumeFacts, attach_required};
+use super::manager::CsiVolumesInner;
+use super::record;
+use super::volume::{CsiVolume, CsiVolumeState};
+use crate::base::clock::{self, Instant};
+use crate::base::panics::{PanicScope, catch_panic};
+use crate::base::{error_chain, spawn_blocking};
 use crate::volumes::metrics::StorageOperation;
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
+use std::time::Duration;
 use tokio::time::sleep_until;
 
 /// How often a volume of a driver with `requiresRepublish` is published again, as often as the Go kubelet syncs a pod.

@@ -1,26 +1,23 @@
 //! Undoes what a volume has on the node: the call of the driver, then what the driver has left, then the directory.
 
-use super::{
-    client::NodeClient,
-    error::CsiError,
-    files,
-    machine::{CallOutcome, Step},
-    manager::CsiVolumesInner,
-    mount_table::MountTable,
-    paths::{PublishDir, StageDir, pod_volumes},
-    proto::{NodeUnpublishVolumeRequest, NodeUnstageVolumeRequest},
-    steps::{StepResult, not_called, outcome, text},
-    volume::CsiVolume,
-};
+use super::client::NodeClient;
+use super::error::CsiError;
+use super::files;
+use super::machine::{CallOutcome, Step};
+use super::manager::CsiVolumesInner;
+use super::mount_table::MountTable;
+use super::paths::{PublishDir, StageDir, pod_volumes};
+use super::proto::{NodeUnpublishVolumeRequest, NodeUnstageVolumeRequest};
+use super::steps::{StepResult, not_called, outcome, text};
+use super::volume::CsiVolume;
 use crate::host::remove;
 use crate::model::PodUid;
-use crate::volumes::{Mounter, error::cannot};
+use crate::volumes::Mounter;
+use crate::volumes::error::cannot;
 use anyhow::Context as _;
-use std::{
-    fs, io,
-    path::{Path, PathBuf},
-    sync::Arc,
-};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::{fs, io};
 use tonic::Code;
 
 /// The maximum number of mounts on one directory that are unmounted.

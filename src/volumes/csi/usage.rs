@@ -3,20 +3,18 @@
 //! Read on request, and of each volume at most once in a period. One call of a driver is in progress at a time: a driver
 //! that hangs keeps neither the others nor its own volumes from being mounted, and its last reports stay, with their times.
 
-use super::{
-    facts::VolumeStats,
-    manager::CsiVolumes,
-    proto::NodeGetVolumeStatsRequest,
-    volume::{CsiVolume, PublishRequest},
-};
-use crate::base::{clock, panics::PanicScope, spawn};
-use crate::model::{PodUid, ReportedUsage, reasons::event};
+use super::facts::VolumeStats;
+use super::manager::CsiVolumes;
+use super::proto::NodeGetVolumeStatsRequest;
+use super::volume::{CsiVolume, PublishRequest};
+use crate::base::panics::PanicScope;
+use crate::base::{clock, spawn};
+use crate::model::reasons::event;
+use crate::model::{PodUid, ReportedUsage};
 use futures::future::join_all;
-use std::{
-    collections::BTreeMap,
-    sync::Arc,
-    time::{Duration, SystemTime, UNIX_EPOCH},
-};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::time::timeout;
 
 /// How long a caller waits for drivers.

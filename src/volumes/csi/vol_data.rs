@@ -4,16 +4,16 @@
 //! are written before a call and removed after its undo. Upstream writes them without a rename, so that they may be empty
 //! or cut short: then they say nothing, and are never trusted in part.
 
-use super::{
-    files::{self, ReadError},
-    identity::{InvalidName, Lifecycle, VolumeIdentity},
-    paths::{self, PublishDir, StageDir},
-};
+use super::files::{self, ReadError};
+use super::identity::{InvalidName, Lifecycle, VolumeIdentity};
+use super::paths::{self, PublishDir, StageDir};
 use crate::apiserver::volume_attachment::attachment_name;
 use crate::base::atomic_file;
 use crate::model::PodUid;
 use serde_json::{Map, Value};
-use std::{collections::BTreeMap, io, path::Path};
+use std::collections::BTreeMap;
+use std::io;
+use std::path::Path;
 
 /// Maximum size of a file: a handle of 4 KiB, with escapes.
 const MAX_SIZE: u64 = 64 * 1024;
@@ -240,7 +240,8 @@ mod tests {
     use crate::volumes::KubeletRoot;
     use crate::volumes::csi::identity::sha256_hex;
     use serde_json::json;
-    use std::{fs, os::unix::fs::PermissionsExt as _};
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt as _;
 
     fn root() -> (tempfile::TempDir, KubeletRoot) {
         let base = tempfile::tempdir().unwrap();

@@ -1,23 +1,22 @@
 //! One volume of the node: its state machine, and what its calls need.
 
-use super::{
-    expansion::decision::Sizes,
-    identity::{Lifecycle, PLUGIN, VolumeIdentity},
-    machine::{CallOutcome, NodeVolume, Step, StepFailure},
-    record::VolumeRecord,
-    requests::MountingPod,
-    selinux,
-    spec::CsiVolumeSpec,
-};
+use super::expansion::decision::Sizes;
+use super::identity::{Lifecycle, PLUGIN, VolumeIdentity};
+use super::machine::{CallOutcome, NodeVolume, Step, StepFailure};
+use super::record::VolumeRecord;
+use super::requests::MountingPod;
+use super::selinux;
+use super::spec::CsiVolumeSpec;
 use crate::apiserver::csi_driver::CsiDriver;
 use crate::base::clock::{self, Instant};
 use crate::model::{PodUid, ReportedUsage};
-use crate::volumes::{
-    PodDir, VolumeGroup,
-    ownership::{ChangePolicy, OwnershipWalk},
-};
+use crate::volumes::ownership::{ChangePolicy, OwnershipWalk};
+use crate::volumes::{PodDir, VolumeGroup};
 use parking_lot::Mutex;
-use std::{collections::BTreeMap, fs::File, sync::Arc, time::Duration};
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::watch;
 
 /// How a pod mounts a volume.

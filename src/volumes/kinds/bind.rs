@@ -3,25 +3,18 @@
 use super::programs;
 use crate::base::{run_file_io, spawn_blocking};
 use crate::host::program::Program;
-use crate::volumes::{
-    Mounter, VolumeError, VolumeGroup,
-    error::cannot,
-    ownership::{self, ChangePolicy, OwnershipWalk},
-    pod_dirs,
-    pod_volumes::Attempt,
-};
+use crate::volumes::error::cannot;
+use crate::volumes::ownership::{self, ChangePolicy, OwnershipWalk};
+use crate::volumes::pod_volumes::Attempt;
+use crate::volumes::{Mounter, VolumeError, VolumeGroup, pod_dirs};
 use anyhow::Context as _;
-use rustix::{
-    fd::AsRawFd as _,
-    fs::{Mode, OFlags},
-};
-use std::{
-    fs,
-    os::unix::fs::DirBuilderExt as _,
-    path::{Path, PathBuf},
-    sync::Arc,
-    time::Duration,
-};
+use rustix::fd::AsRawFd as _;
+use rustix::fs::{Mode, OFlags};
+use std::fs;
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 

@@ -1,24 +1,25 @@
 //! Volumes of CSI drivers: a pod's setup waits until they are published.
 
-use super::{
-    KindRow,
-    claim::{ClaimAttempt, NodePath, PersistentSource, ResolvedClaim},
-    plan::Planning,
-};
+use super::KindRow;
+use super::claim::{ClaimAttempt, NodePath, PersistentSource, ResolvedClaim};
+use super::plan::Planning;
 use crate::apiserver::claim::ClaimError;
 use crate::base::{run_file_io, spawn_blocking};
 use crate::model::{PodExt as _, PodUid};
-use crate::volumes::{
-    HostPathCheck, VolumeError, VolumeGroup, VolumeManagerInner, VolumePath,
-    csi::{identity::VolumeIdentity, migration, spec::CsiVolumeSpec, volume::PublishRequest},
-    mounter::unmount_beneath,
-    ownership::ChangePolicy,
-    pod_volumes::{Attempt, Kind, PlannedKind, ReadyVolume, SetUp},
-};
+use crate::volumes::csi::identity::VolumeIdentity;
+use crate::volumes::csi::migration;
+use crate::volumes::csi::spec::CsiVolumeSpec;
+use crate::volumes::csi::volume::PublishRequest;
+use crate::volumes::mounter::unmount_beneath;
+use crate::volumes::ownership::ChangePolicy;
+use crate::volumes::pod_volumes::{Attempt, Kind, PlannedKind, ReadyVolume, SetUp};
+use crate::volumes::{HostPathCheck, VolumeError, VolumeGroup, VolumeManagerInner, VolumePath};
 use anyhow::anyhow;
 use serde::Deserialize;
 use serde_json::json;
-use std::{borrow::Cow, path::PathBuf, sync::Arc};
+use std::borrow::Cow;
+use std::path::PathBuf;
+use std::sync::Arc;
 
 const KEY: &str = "csi";
 

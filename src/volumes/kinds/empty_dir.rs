@@ -1,27 +1,21 @@
 //! emptyDir volumes: scratch space that lives as long as the pod.
 
-use super::{
-    KindRow,
-    content::{DISK_MODE, MEMORY_MODE},
-    plan::Planning,
-};
-use crate::{
-    model::{Pod, PodExt as _, Quantity, requests},
-    volumes::{
-        Mounter, Unsupported, VolumeError, VolumePath, VolumePlugin,
-        error::cannot,
-        group::{READ_WRITE, VolumeGroup},
-        pod_dirs::{create_dir, write_marker},
-        pod_volumes::{Attempt, Kind, PlannedKind, ReadyVolume, SetUp},
-    },
-};
+use super::KindRow;
+use super::content::{DISK_MODE, MEMORY_MODE};
+use super::plan::Planning;
+use crate::model::{Pod, PodExt as _, Quantity, requests};
+use crate::volumes::error::cannot;
+use crate::volumes::group::{READ_WRITE, VolumeGroup};
+use crate::volumes::pod_dirs::{create_dir, write_marker};
+use crate::volumes::pod_volumes::{Attempt, Kind, PlannedKind, ReadyVolume, SetUp};
+use crate::volumes::{Mounter, Unsupported, VolumeError, VolumePath, VolumePlugin};
 use anyhow::{Context as _, anyhow};
 use k8s_openapi::api::core::v1::EmptyDirVolumeSource;
-use rustix::{
-    fd::AsFd,
-    fs::{Mode, OFlags},
-};
-use std::{collections::BTreeSet, path::Path, sync::Arc};
+use rustix::fd::AsFd;
+use rustix::fs::{Mode, OFlags};
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::Arc;
 
 pub(super) const KIND: KindRow =
     KindRow { plugins: &[VolumePlugin::EMPTY_DIR], plan, ..KindRow::NONE };

@@ -1,22 +1,21 @@
 //! Fibre Channel volumes, of pods and of claims: the disk is looked for, and mounted, or mapped. Nothing logs in.
 
-use super::{
-    KindRow,
-    claim::{ClaimAttempt, NodePath, PersistentSource},
-    disk::fs_type,
-    plan::Planning,
-    releases,
-    scsi::{self, DiskKind, DiskVolume, RecordedDisk, ScsiDisks, disks_of, preferred},
-};
+use super::claim::{ClaimAttempt, NodePath, PersistentSource};
+use super::disk::fs_type;
+use super::plan::Planning;
+use super::scsi::{self, DiskKind, DiskVolume, RecordedDisk, ScsiDisks, disks_of, preferred};
+use super::{KindRow, releases};
 use crate::base::{run_file_io, spawn_blocking};
+use crate::volumes::disk_dirs::{DiskDir, DiskPlugin, FcName};
+use crate::volumes::pod_volumes::{Attempt, Kind, PlannedKind, ReadyVolume, SetUp};
 use crate::volumes::{
     HostPathCheck, Unsupported, VolumeError, VolumePath, VolumePlugin, component,
-    disk_dirs::{DiskDir, DiskPlugin, FcName},
-    pod_volumes::{Attempt, Kind, PlannedKind, ReadyVolume, SetUp},
 };
 use anyhow::anyhow;
 use k8s_openapi::api::core::v1::FCVolumeSource;
-use std::{borrow::Cow, path::PathBuf, sync::Arc};
+use std::borrow::Cow;
+use std::path::PathBuf;
+use std::sync::Arc;
 
 const PLUGIN: VolumePlugin = DiskPlugin::Fc.plugin();
 const KEY: &str = "fc";

@@ -1,10 +1,9 @@
 //! gitRepo volumes, which upstream has disabled for good: their pods wait.
 
-use super::{KindRow, plan::Planning};
-use crate::volumes::{
-    VolumeError,
-    pod_volumes::{Attempt, Kind, PlannedKind, SetUp},
-};
+use super::KindRow;
+use super::plan::Planning;
+use crate::volumes::VolumeError;
+use crate::volumes::pod_volumes::{Attempt, Kind, PlannedKind, SetUp};
 use anyhow::anyhow;
 use std::sync::Arc;
 

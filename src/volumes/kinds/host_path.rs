@@ -1,27 +1,21 @@
 //! hostPath volumes, and volumes of claims that are used at their path on the node: checks the path's type.
 
-use super::{
-    KindRow,
-    claim::{ClaimAttempt, NodePath, PersistentSource},
-    plan::Planning,
-};
+use super::KindRow;
+use super::claim::{ClaimAttempt, NodePath, PersistentSource};
+use super::plan::Planning;
 use crate::base::if_exists;
-use crate::volumes::{
-    HostPathCheck, VolumeError, VolumePath,
-    error::cannot,
-    metrics::HOST_PATH,
-    ownership::{self, OwnershipWalk},
-    pod_volumes::{Attempt, Kind, PlannedKind, ReadyVolume, SetUp},
-};
+use crate::volumes::error::cannot;
+use crate::volumes::metrics::HOST_PATH;
+use crate::volumes::ownership::{self, OwnershipWalk};
+use crate::volumes::pod_volumes::{Attempt, Kind, PlannedKind, ReadyVolume, SetUp};
+use crate::volumes::{HostPathCheck, VolumeError, VolumePath};
 use anyhow::{Context as _, anyhow};
 use k8s_openapi::api::core::v1::HostPathVolumeSource;
-use std::{
-    borrow::Cow,
-    fs,
-    os::unix::fs::{DirBuilderExt, FileTypeExt, OpenOptionsExt},
-    path::{Path, PathBuf},
-    sync::Arc,
-};
+use std::borrow::Cow;
+use std::fs;
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 pub(super) const KIND: KindRow = KindRow { plan, resolve, ..KindRow::NONE };
 

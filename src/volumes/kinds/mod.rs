@@ -23,10 +23,8 @@ mod iscsi;
 mod fc;
 mod nfs;
 
-use super::{
-    VolumeError, VolumeManagerInner, VolumePlugin,
-    pod_volumes::{PlannedKind, SetUp},
-};
+use super::pod_volumes::{PlannedKind, SetUp};
+use super::{VolumeError, VolumeManagerInner, VolumePlugin};
 use crate::model::PodUid;
 use claim::{ClaimAttempt, NodePath, PersistentSource};
 use futures::future::BoxFuture;

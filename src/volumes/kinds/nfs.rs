@@ -3,34 +3,29 @@
 //! A server may not respond for ever: the programs run without a thread and end with the pod, and nothing reads the mounted
 //! path. Mounts are read from the kernel, so that a restarted kubelet continues with those of an earlier one.
 
-use super::{
-    KindRow,
-    bind::{self, is_mounted},
-    claim::{ClaimAttempt, NodePath, PersistentSource},
-    plan::Planning,
-    programs,
-};
+use super::bind::{self, is_mounted};
+use super::claim::{ClaimAttempt, NodePath, PersistentSource};
+use super::plan::Planning;
+use super::{KindRow, programs};
 use crate::base::{if_exists, run_file_io, spawn_blocking};
 use crate::host::program::Program;
 use crate::model::PodUid;
+use crate::volumes::error::io_error;
+use crate::volumes::mounter::unmount_beneath;
+use crate::volumes::pod_volumes::{Attempt, Kind, PlannedKind, ReadyVolume, SetUp};
 use crate::volumes::{
     HostPathCheck, Mounter, VolumeError, VolumeManagerInner, VolumePath, VolumePlugin,
-    error::io_error,
-    mounter::unmount_beneath,
-    pod_volumes::{Attempt, Kind, PlannedKind, ReadyVolume, SetUp},
 };
 use anyhow::anyhow;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
-use std::{
-    borrow::Cow,
-    collections::BTreeSet,
-    fs, io,
-    net::Ipv6Addr,
-    path::{Path, PathBuf},
-    sync::Arc,
-    time::Duration,
-};
+use std::borrow::Cow;
+use std::collections::BTreeSet;
+use std::net::Ipv6Addr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+use std::{fs, io};
 
 /// Timeout of `mount`, which tries for two minutes itself if no option says otherwise.
 const MOUNT_LIMIT: Duration = Duration::from_secs(10 * 60);

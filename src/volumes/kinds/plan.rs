@@ -4,12 +4,10 @@ use super::KINDS;
 use crate::apiserver::claim::PersistentVolumeClaimKey;
 use crate::base::error_chain;
 use crate::model::{NodeFacts, Pod, PodExt, Quantity, requests};
-use crate::volumes::{
-    Unsupported, VolumeError, VolumeGroup,
-    cluster::VolumeKeys,
-    ownership::ChangePolicy,
-    pod_volumes::{Attempt, Kind, PlannedVolume, SetUp},
-};
+use crate::volumes::cluster::VolumeKeys;
+use crate::volumes::ownership::ChangePolicy;
+use crate::volumes::pod_volumes::{Attempt, Kind, PlannedVolume, SetUp};
+use crate::volumes::{Unsupported, VolumeError, VolumeGroup};
 use anyhow::Context as _;
 use futures::future::ready;
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, Volume};

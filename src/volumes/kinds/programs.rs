@@ -1,8 +1,10 @@
 //! Runs programs of the node; upstream's texts of their errors.
 
-use crate::host::{ProgramEnd, program::Program};
+use crate::host::ProgramEnd;
+use crate::host::program::Program;
 use crate::volumes::Mounter;
-use std::{io, time::Duration};
+use std::io;
+use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 pub(super) const MOUNT: &str = "mount";

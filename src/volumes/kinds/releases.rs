@@ -2,16 +2,16 @@
 //! most, however many pods end meanwhile, and a teardown does not wait for it long.
 
 use super::local::RELEASE_TIMEOUT;
-use crate::base::{panics::PanicScope, spawn};
+use crate::base::panics::PanicScope;
+use crate::base::spawn;
 use crate::volumes::VolumeManagerInner;
 use futures::future::{BoxFuture, join_all};
 use parking_lot::Mutex;
-use std::{
-    collections::{BTreeMap, btree_map::Entry},
-    io,
-    sync::Arc,
-    time::Duration,
-};
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
 use tokio::time::{sleep, timeout};
 
 /// How long after a failure a device is released again, and at most; upstream's back-off.

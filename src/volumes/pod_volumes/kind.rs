@@ -1,23 +1,23 @@
 //! What a kind of volumes does for one volume of a pod.
 
 use super::PodVolumes;
-use crate::apiserver::{
-    claim::PersistentVolumeClaimKey,
-    configmap_secret::{ConfigMapsAndSecrets, PodConfigMapSecretReader},
-};
+use crate::apiserver::claim::PersistentVolumeClaimKey;
+use crate::apiserver::configmap_secret::{ConfigMapsAndSecrets, PodConfigMapSecretReader};
 use crate::base::run_file_io;
 use crate::model::PodUid;
+use crate::volumes::cluster::{VolumeInputs, VolumeKeys};
+use crate::volumes::csi::requests::MountingPod;
+use crate::volumes::metrics::NO_PLUGIN;
+use crate::volumes::mount_threads::MountThreads;
 use crate::volumes::{
-    Mounter, PodDir, VolumeError, VolumeManagerInner, VolumePath, VolumePlugin,
-    cluster::{VolumeInputs, VolumeKeys},
-    csi::requests::MountingPod,
-    metrics::NO_PLUGIN,
-    mount_threads::MountThreads,
-    state,
+    Mounter, PodDir, VolumeError, VolumeManagerInner, VolumePath, VolumePlugin, state,
 };
 use futures::future::BoxFuture;
 use k8s_openapi::api::core::v1::{Node, PersistentVolume};
-use std::{any::Any, borrow::Cow, fmt::Debug, sync::Arc};
+use std::any::Any;
+use std::borrow::Cow;
+use std::fmt::Debug;
+use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
 
 /// A setup in progress.

@@ -4,16 +4,15 @@ mod kind;
 
 pub(super) use kind::{Attempt, Kind, PlannedKind, PlannedVolume, ReadyVolume, SetUp, VolumePod};
 
-use super::{
-    PreparedVolumes, VolumeError, VolumePath, VolumesNotReady,
-    state::{self, VolumeState, VolumeWork},
-};
-use crate::base::{
-    clock::{self, Instant},
-    error_chain,
-};
+use super::state::{self, VolumeState, VolumeWork};
+use super::{PreparedVolumes, VolumeError, VolumePath, VolumesNotReady};
+use crate::base::clock::{self, Instant};
+use crate::base::error_chain;
 use parking_lot::Mutex;
-use std::{borrow::Cow, collections::BTreeMap, sync::Arc, time::Duration};
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::{
     OwnedMutexGuard, OwnedRwLockReadGuard, RwLock, RwLockReadGuard, Semaphore, SemaphorePermit,
     watch,

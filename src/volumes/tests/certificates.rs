@@ -1,12 +1,11 @@
 //! Keys and certificates of pods, from signers of a scripted API server.
 
-use super::{
-    cluster::{Cluster, cluster},
-    *,
-};
+use super::cluster::{Cluster, cluster};
+use super::*;
 use crate::apiserver::tests::stored::Mode;
 use crate::base::clock;
-use base64::{Engine as _, engine::general_purpose::STANDARD};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// The certificate of the n-th request.

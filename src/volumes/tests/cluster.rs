@@ -1,22 +1,18 @@
 //! Volumes of pods of an API server.
 
 use super::*;
-use crate::apiserver::{
-    claim::ApiPersistentVolumeClaims,
-    pod_certificate::PodCertificates,
-    tests::stored::{Mode, Stored},
-    token::Tokens,
-    trust_bundle::TrustBundles,
-};
+use crate::apiserver::claim::ApiPersistentVolumeClaims;
+use crate::apiserver::pod_certificate::PodCertificates;
+use crate::apiserver::tests::stored::{Mode, Stored};
+use crate::apiserver::token::Tokens;
+use crate::apiserver::trust_bundle::TrustBundles;
 use crate::base::clock;
 use rustix::fs::{
     IFlags, Mode as FileMode, OFlags, fstat, ioctl_getflags, ioctl_setflags, mkdirat, open, openat,
 };
-use std::{
-    collections::HashSet,
-    sync::atomic::{AtomicUsize, Ordering},
-    time::Duration,
-};
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 const TIMEOUT: Duration = Duration::from_secs(30);
 

@@ -1,9 +1,7 @@
 //! Fibre Channel volumes, on a pretended machine.
 
-use super::{
-    iscsi::{calls, end, install},
-    *,
-};
+use super::iscsi::{calls, end, install};
+use super::*;
 
 fn fc_pod(uid: &str, source: Value) -> Pod {
     let mut pod = pod(json!([{"name": "v", "fc": source}]));

@@ -1,15 +1,11 @@
 //! flexVolumes, with a driver that is a shell script.
 
-use super::{
-    cluster::{cluster, pod_with_claim},
-    *,
-};
+use super::cluster::{cluster, pod_with_claim};
+use super::*;
 use crate::base::spawn_blocking;
 use serde_json::from_str;
-use std::{
-    io::Write as _,
-    process::{Command, Stdio},
-};
+use std::io::Write as _;
+use std::process::{Command, Stdio};
 use tokio::task::JoinHandle;
 
 const NAME: &str = "acme/disk/v";

@@ -1,6 +1,7 @@
 //! File systems and devices that hang.
 
-use super::{kinds::local::RELEASE_TIMEOUT, *};
+use super::kinds::local::RELEASE_TIMEOUT;
+use super::*;
 
 pub(super) const LIMIT: Duration = Duration::from_secs(30);
 

@@ -1,16 +1,13 @@
 //! iSCSI volumes, with programs that are a shell script.
 
-use super::{
-    cluster::{Cluster, cluster, pod_with_claim, with_mounter},
-    disk::Disk,
-    *,
-};
-use base64::{Engine as _, engine::general_purpose::STANDARD};
-use std::{
-    io::Write as _,
-    os::unix::fs::FileTypeExt as _,
-    process::{Command, Stdio},
-};
+use super::cluster::{Cluster, cluster, pod_with_claim, with_mounter};
+use super::disk::Disk;
+use super::*;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use std::io::Write as _;
+use std::os::unix::fs::FileTypeExt as _;
+use std::process::{Command, Stdio};
 
 const IQN: &str = "iqn.2001-04.com.example:a";
 const SCRIPT: &str = include_str!("iscsi_machine.sh");

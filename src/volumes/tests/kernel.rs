@@ -1,7 +1,8 @@
 //! On the kernel's own mount table. Without the right to mount, these say so and are skipped, unless
 //! `CI` is set.
 
-use super::{sub_path::request, *};
+use super::sub_path::request;
+use super::*;
 use crate::host::mount;
 use std::process::Command;
 

@@ -1,10 +1,8 @@
 //! `local` volumes: with options on a pretended mount table, devices on the kernel's.
 
-use super::{
-    cluster::{Cluster, cluster, pod_with_claim, with_mounter},
-    disk::Disk,
-    *,
-};
+use super::cluster::{Cluster, cluster, pod_with_claim, with_mounter};
+use super::disk::Disk;
+use super::*;
 use crate::host::mount;
 use std::process::Command;
 

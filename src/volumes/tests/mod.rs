@@ -4,21 +4,18 @@ use super::*;
 use crate::apiserver::tests::stored::Stored;
 use crate::base::metrics::Metrics;
 use crate::base::{clock, error_chain, spawn_blocking};
-use crate::host::{
-    MountEntry, ProgramEnd,
-    program::{self, Program},
-};
+use crate::host::program::{self, Program};
+use crate::host::{MountEntry, ProgramEnd};
 use crate::state::volumes_in_use::VolumesInUse;
-use crate::volumes::csi::{CsiDrivers, CsiMetrics, inputs::CsiSources};
+use crate::volumes::csi::inputs::CsiSources;
+use crate::volumes::csi::{CsiDrivers, CsiMetrics};
 use futures::future::BoxFuture;
 use parking_lot::Condvar;
 use serde_json::{Value, json};
-use std::{
-    fs, io,
-    os::unix::fs::{MetadataExt, PermissionsExt, symlink},
-    path::Path,
-    time::Duration,
-};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::path::Path;
+use std::time::Duration;
+use std::{fs, io};
 use tokio::sync::watch;
 
 mod certificates;

@@ -1,9 +1,7 @@
 //! NFS volumes, with pretended programs.
 
-use super::{
-    cluster::{cluster, pod_with_claim},
-    *,
-};
+use super::cluster::{cluster, pod_with_claim};
+use super::*;
 
 fn nfs_pod(read_only: bool) -> Pod {
     pod(json!([{"name": "v", "nfs": {"server": "s", "path": "/e", "readOnly": read_only}}]))

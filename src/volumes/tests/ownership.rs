@@ -1,13 +1,9 @@
 //! Changes of the ownership of files.
 
 use super::*;
-use crate::{
-    host::mount,
-    volumes::{
-        VolumeGroup,
-        ownership::{ChangePolicy, OwnershipWalk, apply},
-    },
-};
+use crate::host::mount;
+use crate::volumes::VolumeGroup;
+use crate::volumes::ownership::{ChangePolicy, OwnershipWalk, apply};
 
 fn set(directory: &Path, group: u32, policy: ChangePolicy, walk: &OwnershipWalk) -> bool {
     apply("pv1", directory, (VolumeGroup(Some(group)), policy), walk).is_ok()

@@ -1,10 +1,8 @@
 //! Volumes of one pod side by side: some hang, some fail.
 
-use super::{
-    hung::{LIMIT, wait_until},
-    pod_volumes::TIMEOUT,
-    *,
-};
+use super::hung::{LIMIT, wait_until};
+use super::pod_volumes::TIMEOUT;
+use super::*;
 use futures::FutureExt as _;
 use std::collections::HashSet;
 

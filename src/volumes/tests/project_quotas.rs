@@ -1,8 +1,7 @@
 use super::*;
-use crate::{
-    host::{disk_usage, project_of, project_usage, quota_disk::QuotaDisk, set_project},
-    volumes::kinds::empty_dir::{EmptyDir, ProjectQuota},
-};
+use crate::host::quota_disk::QuotaDisk;
+use crate::host::{disk_usage, project_of, project_usage, set_project};
+use crate::volumes::kinds::empty_dir::{EmptyDir, ProjectQuota};
 use std::any::Any;
 
 const FIRST: u32 = 1_048_577;

@@ -1,13 +1,12 @@
 //! iSCSI volumes of a real target, in a virtual machine.
 
-use super::{
-    cluster::{Cluster, pod_with_claim, with_mounter},
-    iscsi::end,
-    kernel::{Silence, real},
-    *,
-};
+use super::cluster::{Cluster, pod_with_claim, with_mounter};
+use super::iscsi::end;
+use super::kernel::{Silence, real};
+use super::*;
 use crate::base::clock;
-use base64::{Engine as _, engine::general_purpose::STANDARD};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use std::process::Command;
 
 /// The targets of `hack/iscsi-test.sh`: an open one with three disks, and one that wants a password.

@@ -10,8 +10,7 @@ use std::sync::Arc;
 use kubelet::resources::dra::{health_proto, proto};
 
 use crate::cluster::Cluster;
-use crate::registrar;
-use crate::registration_proto;
+use crate::{registrar, registration_proto};
 use driver::{FakeDriver, V1, device};
 use health_proto::HealthStatus;
 

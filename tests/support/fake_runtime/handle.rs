@@ -12,9 +12,8 @@ use tonic::Status;
 
 use super::{
     Behaviour, Call, Conditions, Distortion, End, ExecCall, ExecOutcome, Fault, Features, Options,
-    Pull, Rpc, Shared, Start, StreamCall, Subject,
+    Pull, Rpc, Shared, Start, StreamCall, Subject, calls, exec, images, server, world,
 };
-use super::{calls, exec, images, server, world};
 
 /// A pod as tests see it.
 #[derive(Debug, Clone)]

@@ -9,12 +9,11 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
 use v1::runtime_service_server::RuntimeService;
 
-use super::Shared;
 use super::behaviour::OnTerm;
 use super::calls::{Rpc, Subject};
 use super::exec::{ExecCall, StreamCall};
-use super::stats;
 use super::views::{self, Bend};
+use super::{Shared, stats};
 
 type Answer<T> = Result<Response<T>, Status>;
 type Items<T> = tokio_stream::Iter<std::vec::IntoIter<Result<T, Status>>>;

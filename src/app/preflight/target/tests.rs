@@ -1,7 +1,8 @@
 //! Tests of the choice of a kubelet and its flags.
 
 use super::*;
-use crate::app::{Level, preflight::unit::Place};
+use crate::app::Level;
+use crate::app::preflight::unit::Place;
 
 fn words(text: &str) -> Vec<String> {
     text.split_whitespace().map(str::to_owned).collect()

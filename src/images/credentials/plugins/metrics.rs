@@ -1,9 +1,7 @@
 //! The metric families of credential providers.
 
-use crate::base::{
-    clock::{self, Instant},
-    metrics::{DEFAULT_BUCKETS, Metrics, metric_set},
-};
+use crate::base::clock::{self, Instant};
+use crate::base::metrics::{DEFAULT_BUCKETS, Metrics, metric_set};
 
 metric_set! {
     /// Handles to the metrics.

@@ -1,7 +1,8 @@
 //! Validation of API pods before they are admitted.
 
 use super::{Errors, Path, names, text};
-use crate::model::validation::{FieldError, field::Rule};
+use crate::model::validation::FieldError;
+use crate::model::validation::field::Rule;
 use k8s_openapi::api::core::v1::{Pod, PodSpec};
 
 /// Validates names that are used in paths, labels and cgroups, and that there are containers. Everything else is

@@ -1,10 +1,8 @@
 //! Validates resource requirements.
 
 use super::{Errors, Path, names};
-use crate::model::{
-    Amount, Quantity,
-    requests::{self, CPU, HUGEPAGES_PREFIX, MEMORY, Measure as _},
-};
+use crate::model::requests::{self, CPU, HUGEPAGES_PREFIX, MEMORY, Measure as _};
+use crate::model::{Amount, Quantity};
 use k8s_openapi::api::core::v1::{PodResourceClaim, PodSpec, ResourceRequirements};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
 use std::collections::BTreeMap;

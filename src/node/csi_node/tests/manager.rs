@@ -1,6 +1,7 @@
 //! Registration against a scripted API server.
 
-use super::{world::*, *};
+use super::world::*;
+use super::*;
 use crate::apiserver::tests::scripted::Reply;
 use crate::base::clock;
 

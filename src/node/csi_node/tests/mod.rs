@@ -2,16 +2,15 @@ mod manager;
 mod objects;
 mod world;
 
-use super::{
-    facts::DriverFacts,
-    objects::{
-        CsiNodeStep, NodeOwner, WantedDrivers, csi_node_step, node_patch, node_patch_without,
-    },
-    registrations::Registrations,
+use super::facts::DriverFacts;
+use super::objects::{
+    CsiNodeStep, NodeOwner, WantedDrivers, csi_node_step, node_patch, node_patch_without,
 };
+use super::registrations::Registrations;
 use crate::volumes::csi::NodeInfo;
 use serde_json::{Value, json};
-use std::{collections::BTreeMap, time::Duration};
+use std::collections::BTreeMap;
+use std::time::Duration;
 
 /// What a driver reports.
 fn info(node_id: &str, limit: i64, topology: &[(&str, &str)]) -> NodeInfo {

@@ -2,7 +2,8 @@
 
 use super::*;
 use crate::base::clock;
-use k8s_openapi::api::{core::v1::Node, storage::v1::CSINode};
+use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::storage::v1::CSINode;
 
 const ZONE: &str = "topology.example.com/zone";
 const OWNER: NodeOwner<'static> = NodeOwner { name: "n", uid: "uid-1" };

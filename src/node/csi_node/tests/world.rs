@@ -1,24 +1,19 @@
 //! A manager at work, with a scripted API server and a table of drivers.
 
 use super::*;
-use crate::{
-    apiserver::{
-        ApiServer,
-        csi_driver::CsiDriverLister,
-        tests::{
-            scripted::{Received, Reply, Scripted},
-            stored::Stored,
-        },
-    },
-    base::{DirtySet, clock},
-    node::csi_node::{DriverTable, NodeInfoDeps, NodeInfoManager},
-    resources::plugin_manager::{Deregister, PluginHandler as _, RegisteredPlugin},
-    state::node_object::NodeObjectWriter,
-};
+use crate::apiserver::ApiServer;
+use crate::apiserver::csi_driver::CsiDriverLister;
+use crate::apiserver::tests::scripted::{Received, Reply, Scripted};
+use crate::apiserver::tests::stored::Stored;
+use crate::base::{DirtySet, clock};
+use crate::node::csi_node::{DriverTable, NodeInfoDeps, NodeInfoManager};
+use crate::resources::plugin_manager::{Deregister, PluginHandler as _, RegisteredPlugin};
+use crate::state::node_object::NodeObjectWriter;
 use futures::future::BoxFuture;
 use k8s_openapi::api::core::v1::Node;
 use parking_lot::Mutex;
-use std::{collections::VecDeque, sync::Arc};
+use std::collections::VecDeque;
+use std::sync::Arc;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 

@@ -1,9 +1,7 @@
 use super::*;
-use crate::{
-    host::cgroup::{CgroupLimits, CgroupUsage, CpuUsage, DeviceIo, MemoryUsage, Throttling},
-    host::proc::NetworkInterface,
-    node::stats::running_pods::{ContainerSubject, PodSubject},
-};
+use crate::host::cgroup::{CgroupLimits, CgroupUsage, CpuUsage, DeviceIo, MemoryUsage, Throttling};
+use crate::host::proc::NetworkInterface;
+use crate::node::stats::running_pods::{ContainerSubject, PodSubject};
 use std::collections::{HashMap, HashSet};
 
 fn sample(path: &str) -> CgroupSample {

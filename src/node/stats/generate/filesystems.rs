@@ -1,15 +1,13 @@
 //! Stats of file systems, and of directories on them. Pure.
 
 use super::{Disks, PodPaths, add, value};
-use crate::{
-    cri::v1,
-    host::FilesystemUsage,
-    model::{MeasurableVolume, ReportedUsage, UsageSource},
-    node::stats::{
-        api::{ContainerStats, FsStats, PvcReference, Time, VolumeHealthStats, VolumeStats},
-        disk::DiskMeasurement,
-    },
+use crate::cri::v1;
+use crate::host::FilesystemUsage;
+use crate::model::{MeasurableVolume, ReportedUsage, UsageSource};
+use crate::node::stats::api::{
+    ContainerStats, FsStats, PvcReference, Time, VolumeHealthStats, VolumeStats,
 };
+use crate::node::stats::disk::DiskMeasurement;
 use std::path::PathBuf;
 
 /// Stats of a whole file system.

@@ -1,14 +1,12 @@
 use super::*;
-use crate::node::stats::{disk::DiskMeasurement, sampler::SystemSample};
-use crate::{
-    host::{
-        DiskUsage,
-        cgroup::{CgroupLimits, CgroupUsage, CpuUsage, MemoryUsage, Pressures, TaskCount},
-    },
-    model::{ClaimRef, MeasurableVolume, ReportedUsage, UsageSource},
-};
+use crate::host::DiskUsage;
+use crate::host::cgroup::{CgroupLimits, CgroupUsage, CpuUsage, MemoryUsage, Pressures, TaskCount};
+use crate::model::{ClaimRef, MeasurableVolume, ReportedUsage, UsageSource};
+use crate::node::stats::disk::DiskMeasurement;
+use crate::node::stats::sampler::SystemSample;
 use serde_json::{Value, json};
-use std::{path::PathBuf, sync::Arc};
+use std::path::PathBuf;
+use std::sync::Arc;
 
 const S: i64 = 1_000_000_000;
 

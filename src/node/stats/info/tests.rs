@@ -1,11 +1,7 @@
 use super::*;
-use crate::{
-    host::cgroup::{CgroupLimits, CgroupUsage, CpuUsage, TaskCount},
-    node::stats::{
-        running_pods::{ContainerSubject, PodSubject},
-        sampler::SystemSample,
-    },
-};
+use crate::host::cgroup::{CgroupLimits, CgroupUsage, CpuUsage, TaskCount};
+use crate::node::stats::running_pods::{ContainerSubject, PodSubject};
+use crate::node::stats::sampler::SystemSample;
 use std::sync::Arc;
 
 const AT: i64 = 1_700_000_000_123_456_789;

@@ -1,6 +1,7 @@
 use super::*;
 use crate::node::stats::running_pods::ContainerSubject;
-use std::{fs, path::Path};
+use std::fs;
+use std::path::Path;
 
 fn cgroup(root: &Path, path: &str, cpu: u64, memory: u64, faults: u64) {
     let at = root.join(path.trim_start_matches('/'));

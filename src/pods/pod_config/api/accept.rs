@@ -1,9 +1,7 @@
 //! Validation and clean-up of a pod of the API server before it is delivered. Pure.
 
-use crate::{
-    model::validation::api_pod_names,
-    model::{Pod, PodExt, PodSource, keys},
-};
+use crate::model::validation::api_pod_names;
+use crate::model::{Pod, PodExt, PodSource, keys};
 
 /// The prefix of annotations that only this kubelet writes, except for [`keys::MAX_RESTART_PERIOD`].
 const OWN_PREFIX: &str = "kubelet.rs/";

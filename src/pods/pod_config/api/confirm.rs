@@ -1,10 +1,8 @@
 //! Confirms that pods which a list lacks are gone: one further list, the Node object, and the identity of the cluster.
 
-use crate::{
-    apiserver::{ApiItem, ApiServer, ResourcePath, Selection, WatchEvent},
-    base::error_chain,
-    model::{LenientNode, Pod},
-};
+use crate::apiserver::{ApiItem, ApiServer, ResourcePath, Selection, WatchEvent};
+use crate::base::error_chain;
+use crate::model::{LenientNode, Pod};
 use k8s_openapi::api::core::v1::Service;
 
 /// The API server's answer to a further list.

@@ -1,15 +1,11 @@
 //! The known pods of the API server, and which of them have to be confirmed. Pure.
 
-use crate::{
-    apiserver::{ApiItem, Unreadable},
-    model::{Completeness, Pod, PodExt, PodFullName, PodUid, keys},
-};
+use crate::apiserver::{ApiItem, Unreadable};
+use crate::model::{Completeness, Pod, PodExt, PodFullName, PodUid, keys};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use super::accept::accept;
 

@@ -16,34 +16,26 @@ mod known;
 mod store;
 
 use super::SourceList;
-use crate::{
-    apiserver::{ApiServer, WatchEvent},
-    base::{
-        clock::{self, Instant},
-        error_chain,
-    },
-    model::{Pod, PodExt, PodFullName, PodSource, PodStatus, PodUid, reasons},
-    state::events::{EventRecorder, ObjectRef},
-    state::node_object::NodeObject,
-    state::pod_cache::PodCache,
-};
+use crate::apiserver::{ApiServer, WatchEvent};
+use crate::base::clock::{self, Instant};
+use crate::base::error_chain;
+use crate::model::{Pod, PodExt, PodFullName, PodSource, PodStatus, PodUid, reasons};
+use crate::state::events::{EventRecorder, ObjectRef};
+use crate::state::node_object::NodeObject;
+use crate::state::pod_cache::PodCache;
 pub use accept::accept;
 use anyhow::Context as _;
 pub use confirm::pods_of;
 use confirm::{Confirmation, cluster, confirm};
 use futures::future::{BoxFuture, FutureExt as _, join_all};
 use known::{ApiPods, RefusedPod};
-use std::{
-    collections::{BTreeMap, HashMap},
-    path::PathBuf,
-    sync::Arc,
-    time::Duration,
-};
+use std::collections::{BTreeMap, HashMap};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
 use store::ApiPodStore;
-use tokio::{
-    sync::mpsc,
-    time::{sleep_until, timeout},
-};
+use tokio::sync::mpsc;
+use tokio::time::{sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
 /// Timeout for the runtime statuses of stored pods, before running ones are adopted.
@@ -410,11 +402,10 @@ async fn cluster_lookup_result(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
-        apiserver::tests::stored::Stored,
-        base::clock,
-        state::{node_object::NodeObjectWriter, pod_cache::pod_cache},
-    };
+    use crate::apiserver::tests::stored::Stored;
+    use crate::base::clock;
+    use crate::state::node_object::NodeObjectWriter;
+    use crate::state::pod_cache::pod_cache;
     use serde_json::json;
 
     #[tokio::test]

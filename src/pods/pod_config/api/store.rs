@@ -1,21 +1,17 @@
 //! The pods of the API server on disk: what an earlier kubelet knew of those that run, for when the API server is
 //! away at the start.
 
-use crate::{
-    base::{DirtySet, atomic_file, if_exists, run_file_io},
-    host::files::read_head_or_empty,
-    model::{Pod, PodExt, PodUid, keys},
-};
+use crate::base::{DirtySet, atomic_file, if_exists, run_file_io};
+use crate::host::files::read_head_or_empty;
+use crate::model::{Pod, PodExt, PodUid, keys};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use parking_lot::Mutex;
-use std::{
-    collections::{HashMap, HashSet},
-    fs, io,
-    os::unix::fs::DirBuilderExt as _,
-    path::{Path, PathBuf},
-    sync::Arc,
-    time::Duration,
-};
+use std::collections::{HashMap, HashSet};
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+use std::{fs, io};
 use tokio_util::sync::CancellationToken;
 
 /// Larger files are not the store's own: the API server stores objects of 3 MiB at most.

@@ -4,7 +4,8 @@
 use super::watch::ScanScope;
 use crate::model::{Pod, PodExt, PodFullName};
 use crate::pods::pod_config::manifest::Manifest;
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, hash_map::Entry};
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::path::{Path, PathBuf};

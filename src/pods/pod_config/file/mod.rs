@@ -24,13 +24,11 @@ use futures::{FutureExt as _, StreamExt as _};
 use manifest_cache::Notice;
 use parking_lot::Mutex;
 use scan::{Scan, Scanner};
-use std::{
-    collections::BTreeSet,
-    ffi::OsString,
-    path::{Path, PathBuf},
-    sync::Arc,
-    time::Duration,
-};
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use watch::{Events, ManifestChange, ManifestWatcher, ScanScope};

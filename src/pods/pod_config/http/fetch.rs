@@ -1,18 +1,16 @@
 //! One GET: connect, send, follow redirects, read a bounded body. The caller sets the deadline.
 
 use super::request::{ManifestEndpoint, ManifestRequest};
-use crate::base::{
-    Http1,
-    proxy::{ProxiedStream, ProxyConnector, ProxyEnvironment},
-    spawn_blocking,
-};
+use crate::base::proxy::{ProxiedStream, ProxyConnector, ProxyEnvironment};
+use crate::base::{Http1, spawn_blocking};
 use crate::model::validation::MAX_MANIFEST_BYTES;
 use anyhow::{Context as _, bail};
 use http::header::LOCATION;
 use http::{Response, StatusCode, Uri};
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use hyper::body::{Bytes, Incoming};
-use hyper_util::{client::legacy::connect::HttpConnector, rt::TokioIo};
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioIo;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
 use std::sync::Arc;

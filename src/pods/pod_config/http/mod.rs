@@ -19,8 +19,10 @@ use anyhow::Context as _;
 use fetch::Fetcher;
 use hyper::body::Bytes;
 use request::ManifestRequest;
-use std::{fmt, time::Duration};
-use tokio::{sync::mpsc, time::MissedTickBehavior};
+use std::fmt;
+use std::time::Duration;
+use tokio::sync::mpsc;
+use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
 /// Deadline of one fetch, redirects and body included.

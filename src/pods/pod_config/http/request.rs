@@ -2,7 +2,8 @@
 
 use crate::base::percent_decoded;
 use anyhow::{Context as _, bail};
-use base64::{Engine as _, engine::general_purpose::STANDARD};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use http::header::{AUTHORIZATION, HOST, HeaderMap, HeaderName, HeaderValue, USER_AGENT};
 use http::uri::{Authority, Scheme};
 use http::{Request, Uri};

@@ -2,16 +2,19 @@ use super::*;
 use crate::base::clock;
 use crate::model::PodExt;
 use http_body_util::Full;
-use hyper::{Request, Response, server::conn::http1, service::service_fn};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject};
-use std::{collections::VecDeque, convert::Infallible, sync::Arc};
-use tokio::{
-    io::{AsyncRead, AsyncWrite},
-    net::TcpListener,
-    time::timeout,
-};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::sync::Arc;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpListener;
+use tokio::time::timeout;
 
 const TIMEOUT: Duration = Duration::from_secs(60);
 

@@ -10,7 +10,8 @@ use super::*;
 use crate::model::validation::LocalConfigMapsAndSecrets;
 use crate::model::{NodeFacts, PodSource};
 use crate::volumes::kinds::plan;
-use std::{fs, path::Path};
+use std::fs;
+use std::path::Path;
 
 /// The outcome of a manifest, or the expected one at its head.
 #[derive(Debug, Default, PartialEq)]

@@ -1,13 +1,12 @@
 //! Workers on a paused clock.
 
-use super::{
-    super::*,
-    syncer::{How, Scripted, settle},
-    *,
-};
+use super::super::*;
+use super::syncer::{How, Scripted, settle};
+use super::*;
 use crate::base::clock;
 use crate::model::PodExt as _;
-use crate::pods::pod_sync::syncer::{SyncPodType, TerminationReason::Deleted};
+use crate::pods::pod_sync::syncer::SyncPodType;
+use crate::pods::pod_sync::syncer::TerminationReason::Deleted;
 use std::time::Duration;
 
 const S: fn(u64) -> Duration = Duration::from_secs;

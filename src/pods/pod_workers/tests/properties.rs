@@ -1,12 +1,11 @@
 //! Invariants of the workers under random operations.
 
-use super::{
-    super::*,
-    syncer::{How, Scripted, settle},
-    *,
-};
+use super::super::*;
+use super::syncer::{How, Scripted, settle};
+use super::*;
 use crate::pods::pod_sync::syncer::{SyncPodType, TerminationReason};
-use proptest::{prelude::*, sample::select};
+use proptest::prelude::*;
+use proptest::sample::select;
 use std::time::Duration;
 
 /// Four pods: three static ones of which two share a name, and one of an API server.

@@ -1,14 +1,12 @@
 //! The machine alone.
 
-use super::{
-    super::{phase::*, state::*, update::*},
-    *,
-};
-use crate::{
-    base::clock::{self, Instant},
-    model::{ContainerState, ContainerStatus},
-    pods::pod_sync::syncer::{NextSync, SyncDelay, SyncPodType, TerminationReason},
-};
+use super::super::phase::*;
+use super::super::state::*;
+use super::super::update::*;
+use super::*;
+use crate::base::clock::{self, Instant};
+use crate::model::{ContainerState, ContainerStatus};
+use crate::pods::pod_sync::syncer::{NextSync, SyncDelay, SyncPodType, TerminationReason};
 use SyncPodType::{Create, Sync, Update};
 use TerminationReason::{Deleted, Orphaned, PodTerminal};
 use std::time::Duration;

@@ -1,13 +1,13 @@
 //! A syncer that ends its calls on command, and checks the rules meanwhile.
 
 use super::super::*;
-use crate::{
-    base::clock,
-    model::{GraceDeadline, Pod, PodExt},
-    pods::pod_sync::syncer::{NextSync, SyncDelay, SyncPodOutcome, TerminationReason},
-};
-use futures::{FutureExt, future::BoxFuture};
-use std::{collections::HashMap, time::Duration};
+use crate::base::clock;
+use crate::model::{GraceDeadline, Pod, PodExt};
+use crate::pods::pod_sync::syncer::{NextSync, SyncDelay, SyncPodOutcome, TerminationReason};
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use std::collections::HashMap;
+use std::time::Duration;
 use tokio::sync::{oneshot, watch};
 
 /// How a sync is to end.

@@ -1,22 +1,22 @@
 //! A pod `p` with a container `c` (or many pods with the same), whose commands follow a script.
 
-use crate::{
-    base::{
-        clock::{self, Instant},
-        metrics::Metrics,
-    },
-    cri::{CriError, ExecOutput},
-    model::{ContainerId, ContainerState, ContainerStatus, Pod, ProbeKind, ProbeResult, fixture},
-    pods::prober::{ProbeManager, ProbedContainer, ProbedContainerReader, ProberDeps},
-    runtime::handlers::ExecFn,
-    state::events::EventRecorder,
-    state::pod_state_store::PodStateStore,
-    state::probe_results::{self, ProbeResults},
+use crate::base::clock::{self, Instant};
+use crate::base::metrics::Metrics;
+use crate::cri::{CriError, ExecOutput};
+use crate::model::{
+    ContainerId, ContainerState, ContainerStatus, Pod, ProbeKind, ProbeResult, fixture,
 };
+use crate::pods::prober::{ProbeManager, ProbedContainer, ProbedContainerReader, ProberDeps};
+use crate::runtime::handlers::ExecFn;
+use crate::state::events::EventRecorder;
+use crate::state::pod_state_store::PodStateStore;
+use crate::state::probe_results::{self, ProbeResults};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Container, ExecAction, Probe};
 use parking_lot::Mutex;
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
 use tokio::time::sleep;
 
 pub(super) const S: Duration = Duration::from_secs(1);

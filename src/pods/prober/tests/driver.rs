@@ -1,11 +1,9 @@
 //! The tasks on a paused clock, with commands that a test controls.
 
 use super::bench::{Bench, Does, S, Z, container, pod, probe};
-use crate::{
-    cri::{CriError, Rpc},
-    model::{ContainerState, ProbeKind, ProbeResult},
-    pods::prober::task::ProbeTask,
-};
+use crate::cri::{CriError, Rpc};
+use crate::model::{ContainerState, ProbeKind, ProbeResult};
+use crate::pods::prober::task::ProbeTask;
 
 #[tokio::test(start_paused = true)]
 async fn a_container_is_probed_when_it_starts_and_then_once_a_period() {

@@ -1,16 +1,12 @@
 //! The rules of early attempts: tables, and properties of whole histories of a container.
 
 use super::rules::{bad, error, in_state, ok, open, rules, started};
-use crate::{
-    base::clock::{self, Instant},
-    model::ProbeKind::{self, Liveness, Readiness, Startup},
-    model::ProbeResult::{self, Failure, Success},
-    pods::prober::state::{
-        Attempt::{self, Early, Periodic},
-        InstanceState, ProbeAction, ProbeFacts, ProbeRules, ProbeState,
-    },
-    runtime::handlers::ProbeOutcome,
-};
+use crate::base::clock::{self, Instant};
+use crate::model::ProbeKind::{self, Liveness, Readiness, Startup};
+use crate::model::ProbeResult::{self, Failure, Success};
+use crate::pods::prober::state::Attempt::{self, Early, Periodic};
+use crate::pods::prober::state::{InstanceState, ProbeAction, ProbeFacts, ProbeRules, ProbeState};
+use crate::runtime::handlers::ProbeOutcome;
 use proptest::prelude::*;
 use std::time::Duration;
 

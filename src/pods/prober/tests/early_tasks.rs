@@ -3,12 +3,12 @@
 use super::bench::{Bench, Does, S, Z, probe};
 use crate::base::clock;
 use crate::model::{ProbeKind, ProbeResult};
-use k8s_openapi::{
-    api::core::v1::{HTTPGetAction, Probe, TCPSocketAction},
-    apimachinery::pkg::util::intstr::IntOrString,
-};
+use k8s_openapi::api::core::v1::{HTTPGetAction, Probe, TCPSocketAction};
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use std::time::Duration;
-use tokio::{io::AsyncWriteExt, net::TcpSocket, time::sleep};
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpSocket;
+use tokio::time::sleep;
 
 const MS: Duration = Duration::from_millis(1);
 

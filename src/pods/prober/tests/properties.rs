@@ -1,16 +1,12 @@
 //! What must hold of the state machine whatever happens, checked against a count of its own.
 
 use super::rules::{KINDS, bad, error, ok, rules};
-use crate::{
-    base::clock::{self, Instant},
-    model::{
-        ContainerId,
-        ProbeKind::{Liveness, Readiness, Startup},
-        ProbeResult::{Failure, Success},
-    },
-    pods::prober::state::{
-        Attempt, InstanceState, ProbeAction, ProbeFacts, ProbeState, ProbedInstance,
-    },
+use crate::base::clock::{self, Instant};
+use crate::model::ContainerId;
+use crate::model::ProbeKind::{Liveness, Readiness, Startup};
+use crate::model::ProbeResult::{Failure, Success};
+use crate::pods::prober::state::{
+    Attempt, InstanceState, ProbeAction, ProbeFacts, ProbeState, ProbedInstance,
 };
 use proptest::prelude::*;
 use std::time::Duration;

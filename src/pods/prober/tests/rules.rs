@@ -1,18 +1,14 @@
 //! The state machine: tables for each rule.
 
-use crate::{
-    base::clock::{self, Instant},
-    model::{
-        ContainerId,
-        ProbeKind::{self, Liveness, Readiness, Startup},
-        ProbeResult::{self, Failure, Success, Unknown},
-    },
-    pods::prober::state::{
-        Attempt, InstanceState, ProbeAction, ProbeDecision, ProbeFacts, ProbeRules, ProbeState,
-        ProbedInstance,
-    },
-    runtime::handlers::ProbeOutcome,
+use crate::base::clock::{self, Instant};
+use crate::model::ContainerId;
+use crate::model::ProbeKind::{self, Liveness, Readiness, Startup};
+use crate::model::ProbeResult::{self, Failure, Success, Unknown};
+use crate::pods::prober::state::{
+    Attempt, InstanceState, ProbeAction, ProbeDecision, ProbeFacts, ProbeRules, ProbeState,
+    ProbedInstance,
 };
+use crate::runtime::handlers::ProbeOutcome;
 use std::time::Duration;
 
 pub(super) const KINDS: [ProbeKind; 3] = [Liveness, Readiness, Startup];

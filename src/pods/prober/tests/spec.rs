@@ -1,8 +1,6 @@
-use crate::{
-    model::{Pod, ProbeKind},
-    pods::prober::spec::{handler, probes_of, restarts, rules, timeout},
-    runtime::handlers::Handler,
-};
+use crate::model::{Pod, ProbeKind};
+use crate::pods::prober::spec::{handler, probes_of, restarts, rules, timeout};
+use crate::runtime::handlers::Handler;
 use k8s_openapi::api::core::v1::{Container, EnvVar, ExecAction, PodSpec, Probe};
 use std::time::Duration;
 

@@ -1,17 +1,13 @@
 //! The pod conditions that a kubelet owns.
 
-use super::{
-    PodFailure, StatusInputs,
-    phase::{PodPhase, any_regular_started},
-    restart_all, whole_seconds,
-};
-use crate::model::{Pod, PodExt, is_sidecar, reasons::event};
+use super::phase::{PodPhase, any_regular_started};
+use super::{PodFailure, StatusInputs, restart_all, whole_seconds};
+use crate::model::reasons::event;
+use crate::model::{Pod, PodExt, is_sidecar};
 use crate::resources::allocation::ResizeConditions;
 use jiff::Timestamp;
-use k8s_openapi::{
-    api::core::v1::{Container, ContainerStatus, PodCondition},
-    apimachinery::pkg::apis::meta::v1::Time,
-};
+use k8s_openapi::api::core::v1::{Container, ContainerStatus, PodCondition};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 /// Condition types that the kubelet writes; every other type belongs to another writer and is kept
 /// as it is.

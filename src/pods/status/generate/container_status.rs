@@ -1,22 +1,17 @@
 //! Generates one container's status from the runtime's instances; what they lack is taken from the old status.
 
-use super::{
-    StatusInputs, resources, restart_all,
-    states::{
-        UNKNOWN_EXIT_CODE, exit_code, restarts_unless_completed, starts_next, terminated,
-        termination, waiting,
-    },
-    whole_seconds,
+use super::states::{
+    UNKNOWN_EXIT_CODE, exit_code, restarts_unless_completed, starts_next, terminated, termination,
+    waiting,
 };
+use super::{StatusInputs, resources, restart_all, whole_seconds};
 use crate::model::{self, Pod, PodExt, ProbeResult, as_container, is_sidecar, reasons};
 use jiff::Timestamp;
-use k8s_openapi::{
-    api::core::v1::{
-        Container, ContainerState, ContainerStateRunning, ContainerStateTerminated,
-        ContainerStatus, ContainerUser, LinuxContainerUser,
-    },
-    apimachinery::pkg::apis::meta::v1::Time,
+use k8s_openapi::api::core::v1::{
+    Container, ContainerState, ContainerStateRunning, ContainerStateTerminated, ContainerStatus,
+    ContainerUser, LinuxContainerUser,
 };
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use std::borrow::Cow;
 
 const NANOS_PER_SECOND: i64 = 1_000_000_000;

@@ -1,15 +1,13 @@
 //! The resources in a status: those allocated, and where the runtime reports them, those in force; and the mounts.
 
 use super::none_if_empty;
-use crate::{
-    model::{self, Amount, ContainerState, Pod, PodExt, canonical},
-    resources::requests::{self, Amounts, CPU, MEMORY},
-    runtime::kuberuntime::generate::mounts::recursive_read_only,
+use crate::model::{self, Amount, ContainerState, Pod, PodExt, canonical};
+use crate::resources::requests::{self, Amounts, CPU, MEMORY};
+use crate::runtime::kuberuntime::generate::mounts::recursive_read_only;
+use k8s_openapi::api::core::v1::{
+    Container, ContainerStatus, ResourceRequirements, VolumeMountStatus,
 };
-use k8s_openapi::{
-    api::core::v1::{Container, ContainerStatus, ResourceRequirements, VolumeMountStatus},
-    apimachinery::pkg::api::resource::Quantity,
-};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use std::collections::BTreeMap;
 
 /// Minimum that CPU shares can express, in millicores. The reported value is not shown if it and the allocated

@@ -1,13 +1,10 @@
 //! The status while all containers of a pod are restarted.
 
-use super::{
-    PodPhase, StatusInputs,
-    states::{UNKNOWN_EXIT_CODE, terminated, waiting},
-};
-use crate::{
-    model::{may_restart_all, reasons::RESTARTING_ALL_CONTAINERS},
-    runtime::kuberuntime::RestartAllStage,
-};
+use super::states::{UNKNOWN_EXIT_CODE, terminated, waiting};
+use super::{PodPhase, StatusInputs};
+use crate::model::may_restart_all;
+use crate::model::reasons::RESTARTING_ALL_CONTAINERS;
+use crate::runtime::kuberuntime::RestartAllStage;
 use k8s_openapi::api::core::v1::{ContainerState, ContainerStateTerminated, ContainerStatus};
 
 const MESSAGE: &str = "The container is removed because RestartAllContainers in place";

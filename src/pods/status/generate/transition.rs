@@ -1,9 +1,7 @@
 //! Changes of a status that are never legal.
 
-use super::{
-    list,
-    states::{exit_code, restarts_unless_completed, termination},
-};
+use super::list;
+use super::states::{exit_code, restarts_unless_completed, termination};
 use crate::model::{Pod, PodExt, RestartPolicy, is_sidecar, may_restart_all};
 use k8s_openapi::api::core::v1::{ContainerStatus, PodStatus};
 

@@ -1,9 +1,7 @@
 use super::*;
-use crate::{
-    apiserver::tests::scripted::{Received, Scripted},
-    pods::status::StatusManager,
-    state::pod_manager::{PodChanges, PodManagerWriter},
-};
+use crate::apiserver::tests::scripted::{Received, Scripted};
+use crate::pods::status::StatusManager;
+use crate::state::pod_manager::{PodChanges, PodManagerWriter};
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 

@@ -1,4 +1,5 @@
-use super::{merge::merge, *};
+use super::merge::merge;
+use super::*;
 use k8s_openapi::api::core::v1::{HostIP, PodResourceClaimStatus};
 
 /// What the API server has after a merge, and what was sent.

@@ -1,6 +1,7 @@
 //! Every history: a watch that lags, requests that fail before or after they took effect, other writers.
 
-use super::{merge::merge, *};
+use super::merge::merge;
+use super::*;
 use crate::base::clock;
 use proptest::prelude::*;
 

@@ -4,17 +4,14 @@
 //! Upstream: `pkg/kubelet/lifecycle/predicate.go`, with its reasons and texts.
 
 use super::Rejection;
-use crate::{
-    model::{Pod, PodExt, Quantity, node_selector},
-    pods::sync_loop::preemption::amount,
-    resources::{devices::is_claimed, requests},
-};
+use crate::model::{Pod, PodExt, Quantity, node_selector};
+use crate::pods::sync_loop::preemption::amount;
+use crate::resources::devices::is_claimed;
+use crate::resources::requests;
 use k8s_openapi::api::core::v1::{Container, Node, Taint, Toleration};
-use std::{
-    borrow::Cow,
-    collections::{BTreeMap, HashSet},
-    sync::Arc,
-};
+use std::borrow::Cow;
+use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
 
 const UNEXPECTED_ADMISSION_ERROR: &str = "UnexpectedAdmissionError";
 

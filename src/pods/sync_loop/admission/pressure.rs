@@ -1,7 +1,8 @@
 //! Admission under node pressure (upstream: the eviction manager's `Admit`). Pure.
 
 use super::Rejection;
-use crate::model::{Pod, PodExt, reasons::event};
+use crate::model::reasons::event;
+use crate::model::{Pod, PodExt};
 use crate::resources::{QosClass, pod_qos};
 use crate::state::node_pressure::NodePressure;
 

@@ -1,5 +1,7 @@
 use super::*;
-use crate::{model::NodeFacts, state::node_pressure::NodePressure, volumes::kinds::plan};
+use crate::model::NodeFacts;
+use crate::state::node_pressure::NodePressure;
+use crate::volumes::kinds::plan;
 use serde_json::{Value, json};
 
 fn pod(metadata: Value, spec: Value) -> Pod {

@@ -1,15 +1,10 @@
 //! Which resizes this node can never carry out, and which need more free resources. Pure.
 
-use crate::{
-    model::{Pod, PodExt, Quantity},
-    resources::{
-        QosClass,
-        allocation::PendingReason,
-        cm::resource_config::NodeAmounts,
-        may_swap, pod_qos,
-        requests::{self, CPU, MEMORY},
-    },
-};
+use crate::model::{Pod, PodExt, Quantity};
+use crate::resources::allocation::PendingReason;
+use crate::resources::cm::resource_config::NodeAmounts;
+use crate::resources::requests::{self, CPU, MEMORY};
+use crate::resources::{QosClass, may_swap, pod_qos};
 use k8s_openapi::api::core::v1::Container;
 
 /// What this node does not resize.

@@ -1,14 +1,11 @@
 //! The cgroups of QoS classes (upstream's `QOSContainerManager`).
 
 use super::{ContainerManagerInner, QOS_CLASSES};
-use crate::{
-    host::cgroup::CgroupSettings,
-    resources::{
-        QosClass,
-        cm::resource_config::{self, limited_to_usage},
-    },
-};
-use std::{io, sync::atomic::Ordering};
+use crate::host::cgroup::CgroupSettings;
+use crate::resources::QosClass;
+use crate::resources::cm::resource_config::{self, limited_to_usage};
+use std::io;
+use std::sync::atomic::Ordering;
 
 impl ContainerManagerInner {
     /// Creates missing cgroups of all pods and of QoS classes, and sets the limits of the classes: those that changed,

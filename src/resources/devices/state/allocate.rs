@@ -1,16 +1,12 @@
 //! Selects the devices for containers. Pure.
 
 use super::{DeviceManagerCache, DeviceResource, PluginId, ResourcePlugin};
-use crate::{
-    model::PodUid,
-    resources::devices::{
-        allocation::{Allocation, NO_NUMA_NODE},
-        checkpoint::DevicesPerNuma,
-        error::DeviceAllocationError,
-        request::{DeviceRequest, DeviceUse, PodRequest},
-    },
-    resources::topology::NumaMask,
-};
+use crate::model::PodUid;
+use crate::resources::devices::allocation::{Allocation, NO_NUMA_NODE};
+use crate::resources::devices::checkpoint::DevicesPerNuma;
+use crate::resources::devices::error::DeviceAllocationError;
+use crate::resources::devices::request::{DeviceRequest, DeviceUse, PodRequest};
+use crate::resources::topology::NumaMask;
 use std::collections::BTreeSet;
 
 /// The next step of an allocation.

@@ -2,7 +2,8 @@
 
 use crate::base::clock::Instant;
 use crate::state::device_capacity::Capacity;
-use std::{collections::BTreeMap, time::Duration};
+use std::collections::BTreeMap;
+use std::time::Duration;
 
 /// How long the node reports a capacity of zero.
 const REPORTED_FOR: Duration = Duration::from_secs(24 * 60 * 60);

@@ -1,15 +1,11 @@
 //! NUMA hints for the devices of containers. Pure.
 
 use super::{DeviceManagerCache, PluginDevice};
-use crate::{
-    model::Pod,
-    resources::{
-        devices::{
-            allocation::Allocation,
-            request::{Affinities, DeviceRequest, DeviceUse, PodRequest},
-        },
-        topology::{HintProvider, NumaMask, ResourceHints, TopologyError, TopologyHint, subsets},
-    },
+use crate::model::Pod;
+use crate::resources::devices::allocation::Allocation;
+use crate::resources::devices::request::{Affinities, DeviceRequest, DeviceUse, PodRequest};
+use crate::resources::topology::{
+    HintProvider, NumaMask, ResourceHints, TopologyError, TopologyHint, subsets,
 };
 use k8s_openapi::api::core::v1::Container;
 use std::collections::{BTreeMap, BTreeSet};

@@ -13,23 +13,17 @@ mod tests;
 pub use allocate::{AllocationStep, DeviceReservation, PreferredAllocationQuery};
 pub use hints::DeviceHints;
 
-use super::{
-    allocation::{Allocation, PodAllocations},
-    checkpoint::DeviceData,
-    entries,
-    proto::{ContainerAllocateResponse, DevicePluginOptions},
-};
-use crate::{
-    base::clock::Instant,
-    model::PodUid,
-    state::device_capacity::{Capacities, Capacity},
-};
+use super::allocation::{Allocation, PodAllocations};
+use super::checkpoint::DeviceData;
+use super::entries;
+use super::proto::{ContainerAllocateResponse, DevicePluginOptions};
+use crate::base::clock::Instant;
+use crate::model::PodUid;
+use crate::state::device_capacity::{Capacities, Capacity};
 use gone::GoneResources;
-use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
-    sync::Arc,
-    time::Duration,
-};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
 use unknown::UnknownDevices;
 
 /// How long a resource is kept after its plugin disconnected.

@@ -1,10 +1,9 @@
 //! Tracks which running containers may have unknown devices after the checkpoint was damaged. Pure.
 
 use super::DeviceManagerCache;
-use crate::{
-    model::PodUid,
-    resources::devices::{error::DeviceAllocationError, request::PodRequest},
-};
+use crate::model::PodUid;
+use crate::resources::devices::error::DeviceAllocationError;
+use crate::resources::devices::request::PodRequest;
 use std::collections::HashSet;
 
 /// Containers that may have unknown devices.

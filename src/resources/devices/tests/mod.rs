@@ -4,15 +4,16 @@ mod plugin;
 mod watcher;
 
 use super::{Affinities, AllocateError, DeviceAllocationError, DeviceManager, checkpoint, proto};
-use crate::{
-    base::metrics::Metrics,
-    model::{Pod, fixture},
-    resources::topology,
-    state::device_capacity::Capacity,
-};
+use crate::base::metrics::Metrics;
+use crate::model::{Pod, fixture};
+use crate::resources::topology;
+use crate::state::device_capacity::Capacity;
 use plugin::{FakePlugin, VERSION};
 use serde_json::json;
-use std::{fs, path::PathBuf, sync::Arc, time::Duration};
+use std::fs;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::{CancellationToken, DropGuard};
 

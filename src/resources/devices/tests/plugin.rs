@@ -1,30 +1,25 @@
 //! A device plugin: a real gRPC server on a Unix socket.
 
+use super::proto::device_plugin_server::{DevicePlugin, DevicePluginServer};
+use super::proto::registration_client::RegistrationClient;
 use super::proto::{
     AllocateRequest, AllocateResponse, ContainerAllocateResponse,
     ContainerPreferredAllocationResponse, Device, DevicePluginOptions, Empty, ListAndWatchResponse,
     PreStartContainerRequest, PreStartContainerResponse, PreferredAllocationRequest,
     PreferredAllocationResponse, RegisterRequest,
-    device_plugin_server::{DevicePlugin, DevicePluginServer},
-    registration_client::RegistrationClient,
 };
-use futures::{StreamExt as _, stream::BoxStream};
+use futures::StreamExt as _;
+use futures::stream::BoxStream;
 use hyper_util::rt::TokioIo;
-use std::{
-    io,
-    path::{Path, PathBuf},
-    sync::{Arc, Mutex},
-};
-use tokio::{
-    net::{UnixListener, UnixStream},
-    sync::watch,
-};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::watch;
 use tokio_stream::wrappers::UnixListenerStream;
 use tokio_util::sync::CancellationToken;
-use tonic::{
-    Request, Response, Status,
-    transport::{Channel, Endpoint, Server},
-};
+use tonic::transport::{Channel, Endpoint, Server};
+use tonic::{Request, Response, Status};
 
 /// The version of the interface.
 pub(crate) const VERSION: &str = "v1beta1";

@@ -1,8 +1,12 @@
 //! Plugins that are found by their sockets.
 
-use super::{GPU, World, plugin::FakePlugin, until};
-use crate::resources::plugin_manager::{self, PluginHandlers, tests::registrar::FakeRegistrar};
-use std::{path::PathBuf, sync::Arc, time::Duration};
+use super::plugin::FakePlugin;
+use super::{GPU, World, until};
+use crate::resources::plugin_manager::tests::registrar::FakeRegistrar;
+use crate::resources::plugin_manager::{self, PluginHandlers};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
 use tokio::time::sleep;
 use tokio_util::sync::{CancellationToken, DropGuard};
 

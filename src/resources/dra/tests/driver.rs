@@ -1,33 +1,31 @@
 //! A driver of claims: a real gRPC server on a Unix socket, in a runtime of its own, so that its connections end with
 //! it.
 
-use super::{
-    health_proto::{
-        DeviceHealth, DeviceIdentifier, HealthStatus, NodeWatchResourcesRequest,
-        NodeWatchResourcesResponse,
-        dra_resource_health_server::{DraResourceHealth, DraResourceHealthServer},
-    },
-    proto::{
-        Claim, Device, NodePrepareResourceResponse, NodePrepareResourcesRequest,
-        NodePrepareResourcesResponse, NodeUnprepareResourceResponse, NodeUnprepareResourcesRequest,
-        NodeUnprepareResourcesResponse,
-        dra_plugin_server::{DraPlugin, DraPluginServer},
-    },
-    registrar::FakeRegistrar,
-    registration_proto::RegistrationStatus,
+use super::health_proto::dra_resource_health_server::{DraResourceHealth, DraResourceHealthServer};
+use super::health_proto::{
+    DeviceHealth, DeviceIdentifier, HealthStatus, NodeWatchResourcesRequest,
+    NodeWatchResourcesResponse,
 };
-use futures::{
-    StreamExt as _,
-    stream::{self, BoxStream},
+use super::proto::dra_plugin_server::{DraPlugin, DraPluginServer};
+use super::proto::{
+    Claim, Device, NodePrepareResourceResponse, NodePrepareResourcesRequest,
+    NodePrepareResourcesResponse, NodeUnprepareResourceResponse, NodeUnprepareResourcesRequest,
+    NodeUnprepareResourcesResponse,
 };
-use std::{
-    collections::HashMap,
-    path::{Path, PathBuf},
-    sync::{Arc, Mutex},
-};
-use tokio::{net::UnixListener, runtime::Runtime, sync::watch};
+use super::registrar::FakeRegistrar;
+use super::registration_proto::RegistrationStatus;
+use futures::StreamExt as _;
+use futures::stream::{self, BoxStream};
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use tokio::net::UnixListener;
+use tokio::runtime::Runtime;
+use tokio::sync::watch;
 use tokio_stream::wrappers::UnixListenerStream;
-use tonic::{Request, Response, Status, body::Body, transport::Server};
+use tonic::body::Body;
+use tonic::transport::Server;
+use tonic::{Request, Response, Status};
 use tower::Service as _;
 
 /// The service that drivers of v1.36 have.

@@ -4,21 +4,21 @@ mod driver;
 mod pure;
 
 use super::{DraError, DraManager, health_proto, proto};
-use crate::{
-    apiserver::{
-        ApiServer,
-        tests::scripted::{Reply, Scripted},
-    },
-    base::metrics::Metrics,
-    cri::v1::CdiDevice,
-    model::{Pod, PodExt as _, PodUid},
-    resources::plugin_manager::{self, PluginHandlers, registration_proto, tests::registrar},
-};
+use crate::apiserver::ApiServer;
+use crate::apiserver::tests::scripted::{Reply, Scripted};
+use crate::base::metrics::Metrics;
+use crate::cri::v1::CdiDevice;
+use crate::model::{Pod, PodExt as _, PodUid};
+use crate::resources::plugin_manager::tests::registrar;
+use crate::resources::plugin_manager::{self, PluginHandlers, registration_proto};
 use driver::{FakeDriver, V1, device};
 use health_proto::HealthStatus;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
-use std::{collections::HashMap, path::Path, sync::Arc, time::Duration};
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::{CancellationToken, DropGuard};
 

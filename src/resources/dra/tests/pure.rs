@@ -1,13 +1,9 @@
 //! Claims of pods, and the checkpoint.
 
-use crate::{
-    model::{Pod, PodExt as _},
-    resources::dra::{
-        checkpoint,
-        claims::{self, ClaimRequest, PodClaim},
-        state::{PreparedDevice, ResourceClaimKey},
-    },
-};
+use crate::model::{Pod, PodExt as _};
+use crate::resources::dra::checkpoint;
+use crate::resources::dra::claims::{self, ClaimRequest, PodClaim};
+use crate::resources::dra::state::{PreparedDevice, ResourceClaimKey};
 use serde_json::{Value, json};
 
 fn pod(spec: &Value, status: &Value) -> Pod {

@@ -6,8 +6,12 @@ use super::{Deregister, PluginHandler, PluginHandlers, RegisteredPlugin, registr
 use crate::base::connections;
 use futures::future::BoxFuture;
 use registrar::FakeRegistrar;
-use std::{os::unix::fs::PermissionsExt as _, path::Path, sync::Arc, time::Duration};
-use tokio::{sync::watch, time::timeout};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 const LONG: Duration = Duration::from_secs(30);

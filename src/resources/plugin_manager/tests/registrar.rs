@@ -1,15 +1,17 @@
 //! The registration service of a plugin that the kubelet finds by its socket.
 
-use super::{
-    connections,
-    registration_proto::{
-        InfoRequest, PluginInfo, RegistrationStatus, RegistrationStatusResponse,
-        registration_server::{Registration, RegistrationServer},
-    },
+use super::connections;
+use super::registration_proto::registration_server::{Registration, RegistrationServer};
+use super::registration_proto::{
+    InfoRequest, PluginInfo, RegistrationStatus, RegistrationStatusResponse,
 };
-use std::{path::Path, time::Duration};
-use tokio::{net::UnixListener, sync::watch, time::timeout};
-use tonic::{Request, Response, Status, transport::Server};
+use std::path::Path;
+use std::time::Duration;
+use tokio::net::UnixListener;
+use tokio::sync::watch;
+use tokio::time::timeout;
+use tonic::transport::Server;
+use tonic::{Request, Response, Status};
 
 /// Within which the kubelet registers the plugin.
 const LIMIT: Duration = Duration::from_secs(90);

@@ -1,13 +1,10 @@
-use super::{
-    server::{Server, reply},
-    *,
-};
-use crate::{
-    base::{clock, metrics::Metrics},
-    cri::{CriError, Rpc},
-    model::fixture,
-    state::events::{EventRecorder, ObjectRef},
-};
+use super::server::{Server, reply};
+use super::*;
+use crate::base::clock;
+use crate::base::metrics::Metrics;
+use crate::cri::{CriError, Rpc};
+use crate::model::fixture;
+use crate::state::events::{EventRecorder, ObjectRef};
 use k8s_openapi::api::core::v1::{ExecAction, SleepAction};
 
 struct Bench {

@@ -1,7 +1,5 @@
-use super::{
-    server::{Server, closed_port, reply},
-    *,
-};
+use super::server::{Server, closed_port, reply};
+use super::*;
 use crate::host::tcp_table;
 use k8s_openapi::api::core::v1::HTTPHeader;
 

@@ -1,19 +1,18 @@
 //! Small servers that answer what a test scripts, and record their requests.
 
-use crate::runtime::handlers::health::{
-    HealthCheckRequest, HealthCheckResponse,
-    health_check_response::ServingStatus,
-    health_server::{Health, HealthServer},
-};
-use hyper_util::{rt::TokioIo, service::TowerToHyperService};
+use crate::runtime::handlers::health::health_check_response::ServingStatus;
+use crate::runtime::handlers::health::health_server::{Health, HealthServer};
+use crate::runtime::handlers::health::{HealthCheckRequest, HealthCheckResponse};
+use hyper_util::rt::TokioIo;
+use hyper_util::service::TowerToHyperService;
 use parking_lot::Mutex;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject};
-use std::{sync::Arc, time::Duration};
-use tokio::{
-    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
-    net::TcpListener,
-    task::JoinHandle,
-};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::TcpListener;
+use tokio::task::JoinHandle;
 use tonic::{Request, Response, Status};
 
 const CERT: &[u8] = include_bytes!("../testdata/cert.pem");

@@ -1,13 +1,11 @@
 //! Pods and runtime statuses for tests of the rules of `computePodActions`.
 
 use super::{PodActionInputs, PodActions, RecordedFacts, compute_pod_actions};
-use crate::{
-    model::{
-        ContainerId, ContainerState, ContainerStatus, NetworkMode, Pod, PodStatus, ProbeResult,
-        SandboxStatus, container_hash,
-    },
-    state::probe_results::ContainerProbeResults,
+use crate::model::{
+    ContainerId, ContainerState, ContainerStatus, NetworkMode, Pod, PodStatus, ProbeResult,
+    SandboxStatus, container_hash,
 };
+use crate::state::probe_results::ContainerProbeResults;
 use k8s_openapi::api::core::v1::{
     Container, ContainerRestartRule, ContainerRestartRuleOnExitCodes, EphemeralContainer, PodSpec,
     Probe,

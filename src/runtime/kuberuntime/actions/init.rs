@@ -1,9 +1,9 @@
 //! Init containers and sidecars in a sandbox that is kept.
 
+use super::view::{definition_changed, failed};
 use super::{
     ContainerKill, ContainerStart, KillPodReason, KillReason, PodActionInputs, PodActions,
     StartReason, resize,
-    view::{definition_changed, failed},
 };
 use crate::model::{
     ContainerState, ContainerStatus, PodExt, ProbeResult, RestartPolicy, container_should_restart,

@@ -32,12 +32,14 @@ pub use reasons::{KillPodReason, KillReason, SandboxChange, StartReason};
 pub use resize::ContainerResize;
 pub use restart_all::{ContainerToReset, ContainersReset, RestartAllTrigger};
 
-use crate::{
-    model::{ContainerId, ContainerStatus, Pod, PodExt, PodStatus, RestartPolicy, SandboxId},
-    resources::allocation::PodResourceInfo,
-    state::probe_results::ContainerProbeResults,
+use crate::model::{
+    ContainerId, ContainerStatus, Pod, PodExt, PodStatus, RestartPolicy, SandboxId,
 };
-use std::{collections::BTreeMap, fmt, sync::Arc};
+use crate::resources::allocation::PodResourceInfo;
+use crate::state::probe_results::ContainerProbeResults;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
 
 /// The inputs of [`compute_pod_actions`].
 #[derive(Clone, Copy)]

@@ -1,12 +1,15 @@
 //! What holds for every pod and every runtime status, checked on a small model of a runtime that does
 //! exactly what the actions say.
 
-use super::{fixture::*, *};
+use super::fixture::*;
+use super::*;
 use crate::model::{
     ContainerState, ContainerStatus, ProbeResult, RestartPolicy, SandboxStatus, container_hash,
     is_sidecar,
 };
-use proptest::{collection::vec, prelude::*, sample::select};
+use proptest::collection::vec;
+use proptest::prelude::*;
+use proptest::sample::select;
 use std::collections::HashSet;
 
 const REGULAR: [&str; 3] = ["a", "b", "c"];

@@ -1,9 +1,9 @@
 //! Regular and ephemeral containers in a sandbox that is kept.
 
+use super::view::{LastInstance, definition_changed};
 use super::{
     ContainerKill, ContainerStart, KillPodReason, KillReason, PodActionInputs, PodActions,
     StartReason, resize,
-    view::{LastInstance, definition_changed},
 };
 use crate::model::{
     ContainerState, ContainerStatus, PodExt, ProbeResult, RestartPolicy, container_should_restart,

@@ -2,13 +2,9 @@
 //! `computePodResizeAction`).
 
 use super::{PodActionInputs, PodActions};
-use crate::{
-    model::{ContainerId, ContainerState, ContainerStatus, PodExt},
-    resources::{
-        allocation::{ComputeAmounts, same_amounts},
-        requests::{CPU, MEMORY},
-    },
-};
+use crate::model::{ContainerId, ContainerState, ContainerStatus, PodExt};
+use crate::resources::allocation::{ComputeAmounts, same_amounts};
+use crate::resources::requests::{CPU, MEMORY};
 use k8s_openapi::api::core::v1::{Container, ResourceRequirements};
 
 /// A container to update while it runs.

@@ -1,8 +1,8 @@
 //! Whether the newest sandbox can be kept, and the actions if it cannot.
 
+use super::view::LastInstance;
 use super::{
     ContainerStart, KillPodReason, PodActionInputs, PodActions, SandboxChange, StartReason,
-    view::LastInstance,
 };
 use crate::model::{ContainerState, NetworkMode, PodExt, RestartPolicy, container_should_restart};
 use k8s_openapi::api::core::v1::Container;

@@ -1,18 +1,17 @@
 //! Carries out the removal of dead containers, sandboxes and logs.
 
 use super::plan::{self, ContainerGcPolicy, ContainerRemoval, RemovalReason};
-use crate::{
-    base::{clock, error_chain},
-    cri::{RuntimeClient, ignore_not_found},
-    model::{ContainerId, Pod, PodExt as _, PodSource, PodStatus, PodUid, SandboxId, is_sidecar},
-    runtime::kuberuntime::{
-        container_log_files::ContainerLogFiles,
-        exits::ExitRecords,
-        kill::{PodKiller, plan::MINIMUM_STOP_SECONDS},
-    },
-    state::pod_cache::{ItemId, PodCache, PodRef, RuntimeListed},
-    state::pod_state_store::PodStateStore,
+use crate::base::{clock, error_chain};
+use crate::cri::{RuntimeClient, ignore_not_found};
+use crate::model::{
+    ContainerId, Pod, PodExt as _, PodSource, PodStatus, PodUid, SandboxId, is_sidecar,
 };
+use crate::runtime::kuberuntime::container_log_files::ContainerLogFiles;
+use crate::runtime::kuberuntime::exits::ExitRecords;
+use crate::runtime::kuberuntime::kill::PodKiller;
+use crate::runtime::kuberuntime::kill::plan::MINIMUM_STOP_SECONDS;
+use crate::state::pod_cache::{ItemId, PodCache, PodRef, RuntimeListed};
+use crate::state::pod_state_store::PodStateStore;
 use std::sync::Arc;
 
 /// Removes dead containers and sandboxes with their logs.

@@ -2,11 +2,9 @@
 
 use crate::base::named_enum;
 use crate::model::{ContainerState, ContainerStatus, Pod, PodExt, PodStatus, PodUid, SandboxId};
-use std::{
-    collections::{BTreeMap, HashSet},
-    sync::Arc,
-    time::Duration,
-};
+use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
 
 /// How many dead containers are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

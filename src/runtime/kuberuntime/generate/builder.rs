@@ -1,36 +1,27 @@
 //! Gathers the inputs of the pure generators, calls them, and creates the files that a configuration refers to.
 
-use super::{
-    container_config::{ContainerConfigRequest, ContainerInputs, generate_container_config},
-    container_files::{
-        create_container_files, create_pod_log_dir, read_env_files, read_resolv_conf,
-        restart_count_from_log_dir,
-    },
-    dns::{DnsWarning, ResolvConf},
-    env::{
-        EnvInputs, configmap_secret::wanted_configmaps_and_secrets, make_environment,
-        variables_of_services,
-    },
-    sandbox_config::{SandboxInputs, generate_pod_sandbox_config},
-    settings::GenerateSettings,
-    user_namespaces::{self, UserNamespaces, ranges::IdRange},
+use super::container_config::{ContainerConfigRequest, ContainerInputs, generate_container_config};
+use super::container_files::{
+    create_container_files, create_pod_log_dir, read_env_files, read_resolv_conf,
+    restart_count_from_log_dir,
 };
+use super::dns::{DnsWarning, ResolvConf};
+use super::env::configmap_secret::wanted_configmaps_and_secrets;
+use super::env::{EnvInputs, make_environment, variables_of_services};
+use super::sandbox_config::{SandboxInputs, generate_pod_sandbox_config};
+use super::settings::GenerateSettings;
+use super::user_namespaces::ranges::IdRange;
+use super::user_namespaces::{self, UserNamespaces};
+use crate::apiserver::runtime_class::{RuntimeClassError, RuntimeClasses};
+use crate::apiserver::service::Services;
+use crate::base::run_file_io;
+use crate::cri::FeaturesReader;
+use crate::cri::v1::{ContainerConfig, LinuxContainerResources, PodSandboxConfig};
+use crate::model::{Pod, PodExt as _, PodUid};
+use crate::resources::{self, DeviceManagers, InvalidQuantity};
 use crate::runtime::kuberuntime::log_paths;
-use crate::{
-    apiserver::{
-        runtime_class::{RuntimeClassError, RuntimeClasses},
-        service::Services,
-    },
-    base::run_file_io,
-    cri::{
-        FeaturesReader,
-        v1::{ContainerConfig, LinuxContainerResources, PodSandboxConfig},
-    },
-    model::{Pod, PodExt as _, PodUid},
-    resources::{self, DeviceManagers, InvalidQuantity},
-    state::pod_cache::PodRef,
-    volumes::VolumeManager,
-};
+use crate::state::pod_cache::PodRef;
+use crate::volumes::VolumeManager;
 use anyhow::Context as _;
 use k8s_openapi::api::core::v1::Container;
 use std::path::PathBuf;

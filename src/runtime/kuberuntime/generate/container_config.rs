@@ -9,15 +9,14 @@ use super::stop_signal::stop_signal;
 use super::user_namespaces::ranges::IdRange;
 use crate::cri::v1;
 use crate::model::Pod;
-use crate::resources::{self, devices::RunOptions};
+use crate::resources;
+use crate::resources::devices::RunOptions;
 use crate::runtime::kuberuntime::{labels, log_paths};
 use crate::volumes::VolumePaths;
 use k8s_openapi::api::core::v1::Container;
-use std::{
-    borrow::Cow,
-    collections::{HashMap, HashSet},
-    sync::Arc,
-};
+use std::borrow::Cow;
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 
 /// What a sync knows about a container that it is going to create.
 #[derive(Clone, Copy, Debug)]

@@ -3,12 +3,11 @@
 
 use super::container_config::ContainerConfigRequest;
 use super::dns::{self, ResolvConf};
+use super::env::env_file::MAX_FILE;
+use super::env::{EnvFile, EnvFiles, Environment, wanted_files};
+use super::hostname::pod_hostname;
 use super::mounts::{self, ContainerFiles};
-use super::{
-    env::{EnvFile, EnvFiles, Environment, env_file::MAX_FILE, wanted_files},
-    hostname::pod_hostname,
-    settings::GenerateSettings,
-};
+use super::settings::GenerateSettings;
 use crate::base::{if_exists, run_file_io};
 use crate::host::files;
 use crate::model::{Pod, PodExt};
@@ -20,11 +19,9 @@ use crate::volumes::pod_dirs::TerminationLog;
 use crate::volumes::{VolumeManager, VolumePaths, pod_dirs};
 use anyhow::Context as _;
 use k8s_openapi::api::core::v1::Container;
-use std::{
-    fs, io,
-    os::unix::fs::DirBuilderExt as _,
-    path::{Path, PathBuf},
-};
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::{Path, PathBuf};
+use std::{fs, io};
 use tokio_util::sync::CancellationToken;
 
 /// Limit of the copied part of the node's hosts file, bytes.
@@ -224,9 +221,8 @@ pub fn read_resolv_conf(path: &Path) -> io::Result<Option<ResolvConf>> {
 mod tests {
     use super::*;
     use crate::runtime::kuberuntime::fixtures::{node, pod, settings};
-    use crate::runtime::kuberuntime::generate::{
-        mounts::ImageVolumes, security_context::ImageUser,
-    };
+    use crate::runtime::kuberuntime::generate::mounts::ImageVolumes;
+    use crate::runtime::kuberuntime::generate::security_context::ImageUser;
     use crate::volumes::{ClusterSources, HostMounter};
     use serde_json::json;
     use std::sync::Arc;

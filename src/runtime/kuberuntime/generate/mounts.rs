@@ -8,11 +8,9 @@ use crate::model::{Pod, PodExt};
 use crate::volumes::{SubPathRequest, VolumePath, VolumePaths, components};
 use anyhow::{Context as _, anyhow, bail, ensure};
 use k8s_openapi::api::core::v1::{Container, VolumeDevice, VolumeMount};
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    fmt::Write as _,
-    path::{Path, PathBuf},
-};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
 
 /// The hosts file of containers.
 const ETC_HOSTS: &str = "/etc/hosts";

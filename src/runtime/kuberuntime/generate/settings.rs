@@ -4,7 +4,9 @@ use crate::model::NodeFacts;
 use crate::resources::ResourceEnforcement;
 use crate::state::node_object::HostIps;
 use crate::volumes::KubeletRoot;
-use std::{net::IpAddr, path::PathBuf, sync::Arc};
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
 
 /// The node's part of all configurations.
 #[derive(Clone, Debug)]

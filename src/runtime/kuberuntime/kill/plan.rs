@@ -3,15 +3,14 @@
 //! There is one absolute deadline, which only ever moves earlier. A hook or a CRI call gets the time that is left until
 //! the deadline when it begins.
 
-use crate::{
-    base::clock::Instant,
-    model::{
-        ContainerId, ContainerState, ContainerStatus, Pod, PodExt, PodStatus, SandboxId,
-        SandboxStatus, is_sidecar, positive_grace,
-    },
-    runtime::kuberuntime::{actions::KillReason, labels::AnnotatedContainerInfo},
-    state::pod_cache::ItemId,
+use crate::base::clock::Instant;
+use crate::model::{
+    ContainerId, ContainerState, ContainerStatus, Pod, PodExt, PodStatus, SandboxId, SandboxStatus,
+    is_sidecar, positive_grace,
 };
+use crate::runtime::kuberuntime::actions::KillReason;
+use crate::runtime::kuberuntime::labels::AnnotatedContainerInfo;
+use crate::state::pod_cache::ItemId;
 use k8s_openapi::api::core::v1::{Container, LifecycleHandler, Probe};
 use std::time::Duration;
 

@@ -1,17 +1,15 @@
 //! The preStop hook of one stop.
 
-use super::{
-    plan,
-    stop::{PodKiller, StopTarget, deadline_over},
-};
-use crate::{
-    base::clock,
-    model::{GraceDeadline, reasons::event},
-    runtime::handlers::{HookError, HookTarget},
-};
+use super::plan;
+use super::stop::{PodKiller, StopTarget, deadline_over};
+use crate::base::clock;
+use crate::model::GraceDeadline;
+use crate::model::reasons::event;
+use crate::runtime::handlers::{HookError, HookTarget};
 use futures::future::BoxFuture;
 use std::time::Duration;
-use tokio::{sync::watch, time::timeout};
+use tokio::sync::watch;
+use tokio::time::timeout;
 
 /// How long a stop waits until the record is written; it is written even if that takes longer.
 const RECORD_TIMEOUT: Duration = Duration::from_secs(1);

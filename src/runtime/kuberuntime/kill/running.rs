@@ -1,14 +1,16 @@
 //! Stops of containers in progress. Each is a task of its own, so that it continues if the sync that began it is
 //! cancelled. If the pod is terminated then, the termination joins this stop, and may shorten its grace period.
 
-use crate::{
-    base::{otel::in_current_context, panics::PanicScope, spawn},
-    cri::CriError,
-    model::{ContainerId, GraceDeadline},
-};
+use crate::base::otel::in_current_context;
+use crate::base::panics::PanicScope;
+use crate::base::spawn;
+use crate::cri::CriError;
+use crate::model::{ContainerId, GraceDeadline};
 use anyhow::Context as _;
 use parking_lot::Mutex;
-use std::{collections::HashMap, future::Future, sync::Arc};
+use std::collections::HashMap;
+use std::future::Future;
+use std::sync::Arc;
 use tokio::sync::watch;
 
 /// The stops in progress, at most one per container.

@@ -1,32 +1,31 @@
 //! Carries out stops: preStop hook, wait for other containers, StopContainer, and a check that the container has exited.
 
-use super::{
-    super::{
-        RuntimeManagerDeps, actions::ContainerKill, labels::AnnotatedContainerInfo,
-        sandbox_lookup::SandboxLookup,
-    },
-    plan::{self, ContainerStop},
-    running::RunningStop,
-    stop_status::StopStatusReader,
-    stop_tracker::{StopScope, StopTracker},
+use super::super::RuntimeManagerDeps;
+use super::super::actions::ContainerKill;
+use super::super::labels::AnnotatedContainerInfo;
+use super::super::sandbox_lookup::SandboxLookup;
+use super::plan::{self, ContainerStop};
+use super::running::RunningStop;
+use super::stop_status::StopStatusReader;
+use super::stop_tracker::{StopScope, StopTracker};
+use crate::base::{clock, error_chain};
+use crate::cri::{CriError, RuntimeClient, ignore_not_found, v1};
+use crate::model::reasons::event;
+use crate::model::{
+    ContainerId, GraceDeadline, NodeFacts, Pod, PodExt, PodStatus, SandboxId, SandboxStatus,
 };
-use crate::{
-    base::{clock, error_chain},
-    cri::{CriError, RuntimeClient, ignore_not_found, v1},
-    model::{
-        ContainerId, GraceDeadline, NodeFacts, Pod, PodExt, PodStatus, SandboxId, SandboxStatus,
-        reasons::event,
-    },
-    runtime::handlers::{Hooks, hook_address},
-    state::events::{EventRecorder, ObjectRef},
-    state::pod_cache::{ItemId, PodCache, PodRef},
-    state::pod_state_store::PodStateStore,
-};
+use crate::runtime::handlers::{Hooks, hook_address};
+use crate::state::events::{EventRecorder, ObjectRef};
+use crate::state::pod_cache::{ItemId, PodCache, PodRef};
+use crate::state::pod_state_store::PodStateStore;
 use anyhow::Context as _;
 use futures::future::{Either, join_all, select};
 use k8s_openapi::api::core::v1::ContainerPort;
-use std::{collections::HashMap, sync::Arc, time::Duration};
-use tokio::{sync::watch, time::timeout};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::time::timeout;
 
 /// How long the runtime may report a container as running after StopContainer succeeded.
 const STOPPED_TIMEOUT: Duration = Duration::from_secs(10);

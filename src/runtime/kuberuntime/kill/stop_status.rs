@@ -2,18 +2,17 @@
 //! check that it has stopped.
 
 use super::plan;
-use crate::{
-    base::error_chain,
-    cri::{
-        CriError, RuntimeClient,
-        v1::{Container, ContainerFilter, PodSandboxFilter},
-    },
-    model::{ContainerStatus, PodStatus, PodUid, SandboxStatus, keys},
-    runtime::kuberuntime::{sandbox_lookup::SandboxLookup, translate},
-    state::pod_cache::{InspectedItem, ItemId, PodCache, PodRef, StaleItem},
-};
+use crate::base::error_chain;
+use crate::cri::v1::{Container, ContainerFilter, PodSandboxFilter};
+use crate::cri::{CriError, RuntimeClient};
+use crate::model::{ContainerStatus, PodStatus, PodUid, SandboxStatus, keys};
+use crate::runtime::kuberuntime::sandbox_lookup::SandboxLookup;
+use crate::runtime::kuberuntime::translate;
+use crate::state::pod_cache::{InspectedItem, ItemId, PodCache, PodRef, StaleItem};
 use anyhow::Context as _;
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
 use tokio::time::timeout;
 
 /// Limit for reading the exits of a stopped pod. Longer than the deadline of one read in the PLEG, so that a read that

@@ -2,10 +2,8 @@
 //! again.
 
 use super::running::RunningStops;
-use crate::{
-    model::{ContainerId, GraceDeadline, PodUid},
-    state::pod_state_store::PodStateStore,
-};
+use crate::model::{ContainerId, GraceDeadline, PodUid};
+use crate::state::pod_state_store::PodStateStore;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 

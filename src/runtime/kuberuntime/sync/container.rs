@@ -1,39 +1,34 @@
 //! Starting one container: back-off, image, configuration, create, start, postStart.
 
-use super::{
-    images::ContainerImages,
-    post_start::PostStart,
-    request::{RETRY_AFTER, ReadySandbox, StartContainerError, StartFailure, SyncRequest},
+use super::images::ContainerImages;
+use super::post_start::PostStart;
+use super::request::{RETRY_AFTER, ReadySandbox, StartContainerError, StartFailure, SyncRequest};
+use crate::base::{clock, error_chain};
+use crate::cri::v1::{ContainerConfig, ContainerFilter};
+use crate::cri::{CriError, RuntimeClient};
+use crate::model::reasons::event;
+use crate::model::{ContainerId, ContainerState, ContainerStatus, Pod, PodExt, keys, reasons};
+use crate::resources::allocation::Allocations;
+use crate::resources::managers::ResourceManagers;
+use crate::runtime::kuberuntime::StartMetrics;
+use crate::runtime::kuberuntime::container_log_files::ContainerLogFiles;
+use crate::runtime::kuberuntime::exits::ExitRecords;
+use crate::runtime::kuberuntime::gc::ContainerGc;
+use crate::runtime::kuberuntime::generate::security_context::{
+    ImageUser, with_target_pid_namespace,
 };
-use crate::{
-    base::{clock, error_chain},
-    cri::{
-        CriError, RuntimeClient,
-        v1::{ContainerConfig, ContainerFilter},
-    },
-    model::{
-        ContainerId, ContainerState, ContainerStatus, Pod, PodExt, keys, reasons, reasons::event,
-    },
-    resources::{allocation::Allocations, managers::ResourceManagers},
-    runtime::kuberuntime::{
-        StartMetrics,
-        container_log_files::ContainerLogFiles,
-        exits::ExitRecords,
-        gc::ContainerGc,
-        generate::{
-            ConfigBuilder, ContainerConfigRequest,
-            security_context::{ImageUser, with_target_pid_namespace},
-        },
-        restart_back_off::{BackOffDecision, RestartBackOff, back_off_event, back_off_text},
-    },
-    state::events::{EventRecorder, ObjectRef},
-    state::pod_cache::{ItemId, PodCache, PodRef},
-    state::pod_history::PodHistory,
-    volumes::VolumeError,
+use crate::runtime::kuberuntime::generate::{ConfigBuilder, ContainerConfigRequest};
+use crate::runtime::kuberuntime::restart_back_off::{
+    BackOffDecision, RestartBackOff, back_off_event, back_off_text,
 };
+use crate::state::events::{EventRecorder, ObjectRef};
+use crate::state::pod_cache::{ItemId, PodCache, PodRef};
+use crate::state::pod_history::PodHistory;
+use crate::volumes::VolumeError;
 use anyhow::Context as _;
 use k8s_openapi::api::core::v1::Container;
-use std::{borrow::Cow, sync::Arc};
+use std::borrow::Cow;
+use std::sync::Arc;
 
 pub(in crate::runtime::kuberuntime) struct ContainerStarter {
     pub(in crate::runtime::kuberuntime) runtime: RuntimeClient,

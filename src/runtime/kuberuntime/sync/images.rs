@@ -1,17 +1,16 @@
 //! The images that a container needs: its own, and those of its image volumes.
 
 use super::request::{ReadySandbox, StartContainerError, StartFailure, SyncRequest};
-use crate::{
-    base::clock,
-    cri::v1::{ImageSpec, PodSandboxConfig},
-    images::{ImageError, ImageManager, ImageRequest, ImageToPrefetch, PullPolicy, ReadyImage},
-    model::{Pod, PodExt, reasons::event},
-    runtime::kuberuntime::{
-        actions::{PodActions, containers_to_prefetch},
-        generate::mounts::ImageVolumes,
-    },
-    state::events::{EventRecorder, ObjectRef},
+use crate::base::clock;
+use crate::cri::v1::{ImageSpec, PodSandboxConfig};
+use crate::images::{
+    ImageError, ImageManager, ImageRequest, ImageToPrefetch, PullPolicy, ReadyImage,
 };
+use crate::model::reasons::event;
+use crate::model::{Pod, PodExt};
+use crate::runtime::kuberuntime::actions::{PodActions, containers_to_prefetch};
+use crate::runtime::kuberuntime::generate::mounts::ImageVolumes;
+use crate::state::events::{EventRecorder, ObjectRef};
 use k8s_openapi::api::core::v1::{Container, ImageVolumeSource};
 
 /// Gets images for containers; cheap to clone.

@@ -3,17 +3,18 @@
 //! The cgroup parent is fixed when a sandbox is created: a sandbox that a kubelet with other settings created keeps its
 //! parent, and so do its containers.
 
-use crate::{
-    base::error_chain,
-    cri::{CriError, RuntimeClient, v1::UpdatePodSandboxResourcesRequest},
-    model::{Pod, PodExt as _, PodUid, SandboxId, reasons::event},
-    resources::cm::{ContainerManager, LoweredMemoryLimit, SandboxResources},
-    state::events::{EventRecorder, ObjectRef},
-};
+use crate::base::error_chain;
+use crate::cri::v1::UpdatePodSandboxResourcesRequest;
+use crate::cri::{CriError, RuntimeClient};
+use crate::model::reasons::event;
+use crate::model::{Pod, PodExt as _, PodUid, SandboxId};
+use crate::resources::cm::{ContainerManager, LoweredMemoryLimit, SandboxResources};
+use crate::state::events::{EventRecorder, ObjectRef};
 use anyhow::Context as _;
 use parking_lot::Mutex;
 use serde::Deserialize;
-use std::{collections::HashMap, sync::Arc};
+use std::collections::HashMap;
+use std::sync::Arc;
 
 /// How a resize changes the limits of a pod's cgroup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,21 +2,16 @@
 //! or the kubelet restarted before the hook ended.
 
 use super::request::{PodSyncResult, StartContainerError, StartFailure, SyncRequest};
-use crate::{
-    base::error_chain,
-    model::{ContainerId, ContainerState, NodeFacts, Pod, PodExt, reasons, reasons::event},
-    runtime::{
-        handlers::{HookTarget, Hooks, hook_address},
-        kuberuntime::{
-            actions::PodActions,
-            kill::{PodKiller, StopCause},
-        },
-    },
-    state::events::{EventRecorder, ObjectRef},
-    state::pod_cache::PodCache,
-    state::pod_history::PodHistory,
-    state::pod_state_store::{PodRecord, PodStateStore},
-};
+use crate::base::error_chain;
+use crate::model::reasons::event;
+use crate::model::{ContainerId, ContainerState, NodeFacts, Pod, PodExt, reasons};
+use crate::runtime::handlers::{HookTarget, Hooks, hook_address};
+use crate::runtime::kuberuntime::actions::PodActions;
+use crate::runtime::kuberuntime::kill::{PodKiller, StopCause};
+use crate::state::events::{EventRecorder, ObjectRef};
+use crate::state::pod_cache::PodCache;
+use crate::state::pod_history::PodHistory;
+use crate::state::pod_state_store::{PodRecord, PodStateStore};
 use k8s_openapi::api::core::v1::Container;
 use std::sync::Arc;
 

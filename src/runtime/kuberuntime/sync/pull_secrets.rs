@@ -1,11 +1,9 @@
 //! The image pull secrets of a pod.
 
-use crate::{
-    images::{PullSecrets, pull_secret_keys, pull_secrets},
-    model::{Pod, PodStatus},
-    runtime::kuberuntime::KubeGenericRuntimeManager,
-    volumes::VolumeError,
-};
+use crate::images::{PullSecrets, pull_secret_keys, pull_secrets};
+use crate::model::{Pod, PodStatus};
+use crate::runtime::kuberuntime::KubeGenericRuntimeManager;
+use crate::volumes::VolumeError;
 use tokio_util::sync::CancellationToken;
 
 impl KubeGenericRuntimeManager {

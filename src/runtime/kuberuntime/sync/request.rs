@@ -1,13 +1,12 @@
 //! The input and the result of a sync.
 
-use crate::{
-    base::clock::{self, Instant},
-    cri::v1::PodSandboxConfig,
-    images::PullSecrets,
-    model::{ContainerId, Pod, PodStatus, SandboxId, reasons},
-    volumes::VolumePaths,
-};
-use std::{sync::Arc, time::Duration};
+use crate::base::clock::{self, Instant};
+use crate::cri::v1::PodSandboxConfig;
+use crate::images::PullSecrets;
+use crate::model::{ContainerId, Pod, PodStatus, SandboxId, reasons};
+use crate::volumes::VolumePaths;
+use std::sync::Arc;
+use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 /// Delay before the next sync if a sandbox or container may exist although its creation returned an error.

@@ -3,17 +3,15 @@
 //! The pod's cgroup allows the higher of the old and the new limits while its containers are updated, and the new ones
 //! after that. Actuated amounts are recorded container by container, so that the next sync resumes.
 
-use super::{pod_cgroups::LimitChange, request::SyncRequest, sandbox::SandboxCreator};
-use crate::{
-    base::{clock, error_chain},
-    model::{Pod, PodExt as _},
-    resources::{
-        allocation::{Allocations, ResizeMetrics},
-        cm::LoweredMemoryLimit,
-    },
-    runtime::kuberuntime::actions::{ContainerResize, PodActions},
-    state::pod_cache::{ItemId, PodRef},
-};
+use super::pod_cgroups::LimitChange;
+use super::request::SyncRequest;
+use super::sandbox::SandboxCreator;
+use crate::base::{clock, error_chain};
+use crate::model::{Pod, PodExt as _};
+use crate::resources::allocation::{Allocations, ResizeMetrics};
+use crate::resources::cm::LoweredMemoryLimit;
+use crate::runtime::kuberuntime::actions::{ContainerResize, PodActions};
+use crate::state::pod_cache::{ItemId, PodRef};
 use std::sync::Arc;
 
 pub(in crate::runtime::kuberuntime) struct PodResizer {

@@ -5,22 +5,21 @@
 //! killed in the middle resumes, and so that the pod's back-off counts from that exit.
 
 use super::request::{PodSyncResult, StartFailure, SyncRequest};
-use crate::{
-    base::clock,
-    model::{Pod, PodExt},
-    runtime::kuberuntime::{
-        actions::{ContainerToReset, ContainersReset, PodActions, RestartAllTrigger},
-        gc::ContainerGc,
-        kill::{PodKiller, StopCause},
-        restart_back_off::{
-            BackOffDecision, RestartBackOff, back_off_event, back_off_text, timestamp,
-        },
-    },
-    state::events::EventRecorder,
-    state::pod_state_store::{Exits, PodRecord, PodStateStore, RestartAll},
+use crate::base::clock;
+use crate::model::{Pod, PodExt};
+use crate::runtime::kuberuntime::actions::{
+    ContainerToReset, ContainersReset, PodActions, RestartAllTrigger,
 };
+use crate::runtime::kuberuntime::gc::ContainerGc;
+use crate::runtime::kuberuntime::kill::{PodKiller, StopCause};
+use crate::runtime::kuberuntime::restart_back_off::{
+    BackOffDecision, RestartBackOff, back_off_event, back_off_text, timestamp,
+};
+use crate::state::events::EventRecorder;
+use crate::state::pod_state_store::{Exits, PodRecord, PodStateStore, RestartAll};
 use futures::future::join_all;
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
+use std::time::Duration;
 
 /// Progress of a `RestartAllContainers` action.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -1,26 +1,22 @@
 //! Creating and adopting sandboxes.
 
-use super::{
-    images::ContainerImages,
-    pod_cgroups::PodCgroups,
-    request::{PodSyncResult, ReadySandbox, SyncRequest},
-};
-use crate::{
-    base::{clock, error_chain},
-    cri::RuntimeClient,
-    model::{Pod, PodExt, SandboxId, reasons::event},
-    resources::{allocation::Allocations, dra::DraManager, managers::ResourceManagers},
-    runtime::kuberuntime::{
-        StartMetrics,
-        actions::PodActions,
-        generate::{ConfigBuilder, NewSandbox},
-        sandbox_back_off::SandboxBackOff,
-        sandbox_lookup::SandboxLookup,
-        translate,
-    },
-    state::events::{EventRecorder, ObjectRef},
-    state::pod_cache::{InspectedItem, ItemId, PodCache, PodRef},
-};
+use super::images::ContainerImages;
+use super::pod_cgroups::PodCgroups;
+use super::request::{PodSyncResult, ReadySandbox, SyncRequest};
+use crate::base::{clock, error_chain};
+use crate::cri::RuntimeClient;
+use crate::model::reasons::event;
+use crate::model::{Pod, PodExt, SandboxId};
+use crate::resources::allocation::Allocations;
+use crate::resources::dra::DraManager;
+use crate::resources::managers::ResourceManagers;
+use crate::runtime::kuberuntime::actions::PodActions;
+use crate::runtime::kuberuntime::generate::{ConfigBuilder, NewSandbox};
+use crate::runtime::kuberuntime::sandbox_back_off::SandboxBackOff;
+use crate::runtime::kuberuntime::sandbox_lookup::SandboxLookup;
+use crate::runtime::kuberuntime::{StartMetrics, translate};
+use crate::state::events::{EventRecorder, ObjectRef};
+use crate::state::pod_cache::{InspectedItem, ItemId, PodCache, PodRef};
 use anyhow::Context as _;
 use std::sync::Arc;
 

@@ -18,22 +18,17 @@
 use super::request::{
     PodSyncResult, RETRY_AFTER, ReadySandbox, StartContainerError, StartFailure, SyncRequest,
 };
-use crate::{
-    base::{clock, error_chain},
-    cri::CriError,
-    model::{ContainerId, Pod, PodExt, PodStatus, as_container, is_sidecar, reasons},
-    runtime::kuberuntime::{
-        KubeGenericRuntimeManager,
-        actions::{
-            ContainerStart, KillPodReason, PodActionInputs, PodActions, SandboxChange,
-            compute_pod_actions,
-        },
-        exits::recorded_facts,
-        kill::StopCause,
-    },
-    state::events::ObjectRef,
-    state::pod_history::{DecisionKind, HistoryEntry},
+use crate::base::{clock, error_chain};
+use crate::cri::CriError;
+use crate::model::{ContainerId, Pod, PodExt, PodStatus, as_container, is_sidecar, reasons};
+use crate::runtime::kuberuntime::KubeGenericRuntimeManager;
+use crate::runtime::kuberuntime::actions::{
+    ContainerStart, KillPodReason, PodActionInputs, PodActions, SandboxChange, compute_pod_actions,
 };
+use crate::runtime::kuberuntime::exits::recorded_facts;
+use crate::runtime::kuberuntime::kill::StopCause;
+use crate::state::events::ObjectRef;
+use crate::state::pod_history::{DecisionKind, HistoryEntry};
 use k8s_openapi::api::core::v1::Container;
 use std::time::Duration;
 

@@ -1,11 +1,9 @@
 //! The log of a container by the names that users know, for the HTTP API.
 
 use super::{LogOptions, LogStream, Logs, Unavailable, container_for_logs};
-use crate::{
-    model::{ContainerId, ContainerState, PodUid},
-    runtime::logs::LogPathFn,
-    state::pod_cache::{PodCache, PodRef},
-};
+use crate::model::{ContainerId, ContainerState, PodUid};
+use crate::runtime::logs::LogPathFn;
+use crate::state::pod_cache::{PodCache, PodRef};
 use k8s_openapi::api::core::v1::PodStatus;
 use std::io;
 

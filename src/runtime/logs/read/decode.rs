@@ -3,7 +3,8 @@
 //! A line may be of any length: only its head is ever held.
 
 use super::{LogOptions, SelectedStreams};
-use crate::runtime::logs::{LogLine, OutputStream, line::MAX_HEAD};
+use crate::runtime::logs::line::MAX_HEAD;
+use crate::runtime::logs::{LogLine, OutputStream};
 use jiff::Timestamp;
 
 /// Digits of a second's fraction in timestamps that are given out.

@@ -3,20 +3,19 @@
 //! A follower reads for itself and holds one open file. It is woken by the watch on the directory, which the
 //! followers of all logs in it share.
 
-use super::{
-    LogOptions, blocking,
-    history::{self, LiveLog, ReadStart},
-    step::{Idle, ReadStep, step},
-    watch::WatchedDirectory,
-};
+use super::history::{self, LiveLog, ReadStart};
+use super::step::{Idle, ReadStep, step};
+use super::watch::WatchedDirectory;
+use super::{LogOptions, blocking};
 use crate::base::clock::{self, Instant};
 use bytes::Bytes;
 use futures::future::BoxFuture;
-use std::{io, path::PathBuf, sync::Arc, time::Duration};
-use tokio::{
-    sync::watch,
-    time::{sleep, sleep_until},
-};
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::time::{sleep, sleep_until};
 
 /// When to check again without any event: events may be lost, and some file systems have none.
 const CHECK_INTERVAL: Duration = Duration::from_secs(5);

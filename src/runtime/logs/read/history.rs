@@ -1,25 +1,17 @@
 //! The chain of a log's files at one moment, and where in it to begin. Everything here blocks.
 
-use super::{
-    LogOptions,
-    segment::{Cursor, Segment, TailStart, tail_start},
-};
-use crate::{
-    base::if_exists,
-    runtime::logs::{
-        files,
-        names::{GZIP, Rotated, RotatedForm, RotationStamp},
-    },
-};
+use super::LogOptions;
+use super::segment::{Cursor, Segment, TailStart, tail_start};
+use crate::base::if_exists;
+use crate::runtime::logs::files;
+use crate::runtime::logs::names::{GZIP, Rotated, RotatedForm, RotationStamp};
 use jiff::{SignedDuration, Timestamp};
 use parking_lot::Mutex;
-use std::{
-    collections::VecDeque,
-    fs::{File, Metadata},
-    io,
-    path::Path,
-    sync::Arc,
-};
+use std::collections::VecDeque;
+use std::fs::{File, Metadata};
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
 
 /// How often the chain is read again because a rotation changed it meanwhile.
 const TRIES: usize = 10;

@@ -1,17 +1,13 @@
 //! One file of a log's chain, and reading it from a place on. Everything here blocks.
 
-use crate::runtime::logs::{
-    files::FileId,
-    line::{MAX_HEAD, is_partial},
-};
+use crate::runtime::logs::files::FileId;
+use crate::runtime::logs::line::{MAX_HEAD, is_partial};
 use flate2::bufread::MultiGzDecoder;
-use std::{
-    fs::{File, Metadata},
-    io::{self, BufRead, BufReader, Read},
-    ops::Range,
-    os::unix::fs::FileExt as _,
-    sync::Arc,
-};
+use std::fs::{File, Metadata};
+use std::io::{self, BufRead, BufReader, Read};
+use std::ops::Range;
+use std::os::unix::fs::FileExt as _;
+use std::sync::Arc;
 
 /// Bytes read at a time.
 pub(super) const BLOCK: usize = 64 * 1024;

@@ -1,26 +1,18 @@
 //! One check at the end of a followed log: is there more, has it been rotated, is the old file complete?
 //! Everything here blocks.
 
-use super::{
-    history::{LiveLog, open_live, open_rotated},
-    segment::{BLOCK, Cursor, Segment},
-};
-use crate::{
-    base::{clock, if_exists},
-    runtime::logs::{
-        files::{self, FileId},
-        names::{Rotated, RotatedForm, RotationStamp},
-    },
-};
+use super::history::{LiveLog, open_live, open_rotated};
+use super::segment::{BLOCK, Cursor, Segment};
+use crate::base::{clock, if_exists};
+use crate::runtime::logs::files::{self, FileId};
+use crate::runtime::logs::names::{Rotated, RotatedForm, RotationStamp};
 use bytes::Bytes;
 use parking_lot::Mutex;
-use std::{
-    fs::{self, File, Metadata},
-    io::{self, Write as _},
-    os::unix::fs::FileExt as _,
-    path::Path,
-    time::{Duration, SystemTime},
-};
+use std::fs::{self, File, Metadata};
+use std::io::{self, Write as _};
+use std::os::unix::fs::FileExt as _;
+use std::path::Path;
+use std::time::{Duration, SystemTime};
 
 /// How long a rotated file must be unchanged before it counts as complete, if no close event arrived. The runtime may
 /// still flush buffered lines after it has opened the new file.

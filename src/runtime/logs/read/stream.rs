@@ -1,28 +1,22 @@
 //! A log as a stream of bytes, which are read when the stream is polled.
 
-use super::{
-    Decoder, LogOptions, blocking,
-    follow::{Follower, Piece},
-    history::{self, Older, ReadStart},
-    segment::{BLOCK, Cursor},
-    watch::LogWatcher,
-};
+use super::follow::{Follower, Piece};
+use super::history::{self, Older, ReadStart};
+use super::segment::{BLOCK, Cursor};
+use super::watch::LogWatcher;
+use super::{Decoder, LogOptions, blocking};
 use crate::runtime::logs::files;
 use bytes::Bytes;
-use futures::{
-    FutureExt as _, Stream,
-    future::BoxFuture,
-    stream::{self, BoxStream},
-};
-use std::{
-    collections::VecDeque,
-    io,
-    path::{Path, PathBuf},
-    pin::Pin,
-    sync::Arc,
-    task::{Context, Poll},
-    time::Duration,
-};
+use futures::future::BoxFuture;
+use futures::stream::{self, BoxStream};
+use futures::{FutureExt as _, Stream};
+use std::collections::VecDeque;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
 use tokio::time::sleep;
 
 /// How much of older files is read at once when nothing of it is selected.

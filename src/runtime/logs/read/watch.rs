@@ -2,20 +2,17 @@
 //!
 //! An event means "check again". Only one kind says more: that a writer closed a file, and which.
 
-use crate::base::{panics::PanicScope, spawn};
+use crate::base::panics::PanicScope;
+use crate::base::spawn;
 use futures::{FutureExt as _, StreamExt as _};
 use inotify::{EventMask, EventOwned, EventStream, Inotify, WatchDescriptor, WatchMask, Watches};
 use parking_lot::Mutex;
-use std::{
-    collections::{HashMap, VecDeque},
-    io,
-    path::Path,
-    sync::{
-        Arc, Weak,
-        atomic::{AtomicBool, Ordering},
-    },
-    time::Duration,
-};
+use std::collections::{HashMap, VecDeque};
+use std::io;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
 use tokio::sync::watch;
 use tokio_util::sync::{CancellationToken, DropGuard};
 

@@ -1,27 +1,20 @@
 //! Carries out one rotation.
 
 use super::plan::{self, RotationPlan, RotationPolicy};
-use crate::{
-    base::{clock, error_chain, if_exists, spawn_blocking},
-    cri::RuntimeClient,
-    model::ContainerId,
-    runtime::logs::{
-        files,
-        names::{GZIP, UNFINISHED},
-    },
-};
+use crate::base::{clock, error_chain, if_exists, spawn_blocking};
+use crate::cri::RuntimeClient;
+use crate::model::ContainerId;
+use crate::runtime::logs::files;
+use crate::runtime::logs::names::{GZIP, UNFINISHED};
 use anyhow::Context as _;
-use flate2::{Compression, write::GzEncoder};
-use rustix::{
-    fs::{CWD, RenameFlags, renameat_with},
-    io::Errno,
-};
-use std::{
-    fs::{self, File, FileTimes, OpenOptions},
-    io::{self, Read as _},
-    os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _},
-    path::{Path, PathBuf},
-};
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use rustix::fs::{CWD, RenameFlags, renameat_with};
+use rustix::io::Errno;
+use std::fs::{self, File, FileTimes, OpenOptions};
+use std::io::{self, Read as _};
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 

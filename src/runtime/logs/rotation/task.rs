@@ -1,23 +1,22 @@
 //! Looks after the size of the logs of all running containers.
 
-use super::{
-    plan::{RotationPolicy, Sighting, next_look},
-    rotate::{RotationJob, rotate},
-};
-use crate::{
-    base::{
-        clock::{self, Instant},
-        error_chain, if_exists,
-        panics::{PanicScope, catch_panic},
-        spawn_blocking,
-    },
-    cri::RuntimeClient,
-    model::{ContainerId, ContainerState},
-    runtime::logs::LogPathFn,
-    state::pod_cache::{PodCache, PodRef},
-};
-use std::{collections::HashMap, fs, io, path::PathBuf, sync::Arc, time::Duration};
-use tokio::{sync::Semaphore, task::JoinSet, time::sleep_until};
+use super::plan::{RotationPolicy, Sighting, next_look};
+use super::rotate::{RotationJob, rotate};
+use crate::base::clock::{self, Instant};
+use crate::base::panics::{PanicScope, catch_panic};
+use crate::base::{error_chain, if_exists, spawn_blocking};
+use crate::cri::RuntimeClient;
+use crate::model::{ContainerId, ContainerState};
+use crate::runtime::logs::LogPathFn;
+use crate::state::pod_cache::{PodCache, PodRef};
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+use std::{fs, io};
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+use tokio::time::sleep_until;
 use tokio_util::sync::CancellationToken;
 
 /// Longest pause between two tries to get back a log that is missing.

@@ -1,27 +1,19 @@
-use super::{
-    Config, Rotation, RotationPolicy,
-    rotate::{compress_file, put_back},
-};
-use crate::{
-    base::clock,
-    cri::{
-        test_server::{Reply, TestRuntime, until},
-        v1,
-    },
-    model::{ContainerId, ContainerState, ContainerStatus},
-    runtime::logs::{LogPathFn, files},
-    state::pod_cache::{self, InspectedItem as Seen, ItemId, PodCacheWriter, PodRef},
-};
+use super::rotate::{compress_file, put_back};
+use super::{Config, Rotation, RotationPolicy};
+use crate::base::clock;
+use crate::cri::test_server::{Reply, TestRuntime, until};
+use crate::cri::v1;
+use crate::model::{ContainerId, ContainerState, ContainerStatus};
+use crate::runtime::logs::{LogPathFn, files};
+use crate::state::pod_cache::{self, InspectedItem as Seen, ItemId, PodCacheWriter, PodRef};
 use flate2::read::GzDecoder;
 use prost::Message as _;
-use std::{
-    fs::{self, OpenOptions},
-    io::{Read as _, Write as _},
-    os::unix::fs::{MetadataExt as _, PermissionsExt as _},
-    path::{Path, PathBuf},
-    sync::Arc,
-    time::Duration,
-};
+use std::fs::{self, OpenOptions};
+use std::io::{Read as _, Write as _};
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tonic::Code;

@@ -7,21 +7,24 @@ pub(in crate::server) mod params;
 
 pub use params::LogQuery;
 
+use crate::base::{clock, error_chain};
+use crate::model::PodExt as _;
+use crate::runtime::logs::{ContainerLogs, LogError, LogStream, SelectedStreams};
 use crate::server::http::response::{
     Body, BodyError, LongRunning, TEXT_TYPE, respond, text, until_sent, with_connection_close,
 };
 use crate::server::known_pods::KnownPods;
 use crate::server::streaming::{ContainerName, lookup};
-use crate::{
-    base::{clock, error_chain},
-    model::PodExt as _,
-    runtime::logs::{ContainerLogs, LogError, LogStream, SelectedStreams},
-};
 use bytes::Bytes;
-use futures::{Stream, StreamExt as _, future::ready, stream};
+use futures::future::ready;
+use futures::{Stream, StreamExt as _, stream};
 use http_body_util::{BodyExt as _, StreamBody};
-use hyper::{Response, StatusCode, body::Frame};
-use std::{io, sync::Arc, task::Poll, time::Duration};
+use hyper::body::Frame;
+use hyper::{Response, StatusCode};
+use std::io;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 

@@ -14,11 +14,9 @@ use base64::Engine as _;
 use bytes::Bytes;
 use futures::stream;
 use http_body_util::{BodyExt as _, StreamBody};
-use hyper::{
-    Response, StatusCode,
-    body::Frame,
-    header::{self, HeaderName, HeaderValue},
-};
+use hyper::body::Frame;
+use hyper::header::{self, HeaderName, HeaderValue};
+use hyper::{Response, StatusCode};
 use jiff::Timestamp;
 use sha2::{Digest as _, Sha256};
 use std::sync::LazyLock;

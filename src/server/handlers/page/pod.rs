@@ -1,9 +1,7 @@
 //! The page of one pod. Pure.
 
-use super::{
-    ABOVE,
-    overview::{restarts, status},
-};
+use super::ABOVE;
+use super::overview::{restarts, status};
 use crate::server::explain::times::span;
 use crate::server::explain::{
     ExplainedContainer, Explanation, HistoryReport, PastEvent, ProbeReport,

@@ -3,7 +3,8 @@
 use super::*;
 use crate::base::clock;
 use std::net::{Ipv4Addr, SocketAddr};
-use tokio::{net::TcpSocket, task::JoinSet};
+use tokio::net::TcpSocket;
+use tokio::task::JoinSet;
 
 /// Longest response time for an authenticated client, however many others there are: long for a busy machine, and
 /// short beside a client that has to wait for idle ones to time out.

@@ -4,9 +4,8 @@ use super::decision::{ClaimSize, ClaimUpdate, ResizeStatus};
 use crate::apiserver::StrategicPatch;
 use crate::model::Quantity;
 use jiff::Timestamp;
-use k8s_openapi::{
-    api::core::v1::PersistentVolumeClaim, apimachinery::pkg::api::resource::Quantity as ApiQuantity,
-};
+use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 

@@ -1,27 +1,22 @@
 //! The step that brings the size of a volume on the node in line with its claim.
 
-use super::{
-    claim::{self, begins, claim_size, has_ended, has_failed},
-    decision::{ClaimUpdate, Decision, ExpansionFacts, NodeSize, Sizes, decide},
-};
+use super::claim::{self, begins, claim_size, has_ended, has_failed};
+use super::decision::{ClaimUpdate, Decision, ExpansionFacts, NodeSize, Sizes, decide};
 use crate::apiserver::{ApiError, ApiServer, ResourcePath, StrategicPatch};
 use crate::base::{clock, error_chain};
-use crate::model::{PodUid, reasons::event};
+use crate::model::PodUid;
+use crate::model::reasons::event;
 use crate::state::events::ObjectRef;
-use crate::volumes::{
-    csi::{
-        client::NodeClient,
-        error::CsiError,
-        machine::CallOutcome,
-        manager::CsiVolumesInner,
-        paths::StageDir,
-        requests,
-        spec::{AccessMode, ClaimOfVolume, CsiVolumeSpec},
-        steps::{StepResult, not_called, outcome, text},
-        volume::{CsiVolume, CsiVolumeState, PublishRequest},
-    },
-    metrics::StorageOperation,
-};
+use crate::volumes::csi::client::NodeClient;
+use crate::volumes::csi::error::CsiError;
+use crate::volumes::csi::machine::CallOutcome;
+use crate::volumes::csi::manager::CsiVolumesInner;
+use crate::volumes::csi::paths::StageDir;
+use crate::volumes::csi::requests;
+use crate::volumes::csi::spec::{AccessMode, ClaimOfVolume, CsiVolumeSpec};
+use crate::volumes::csi::steps::{StepResult, not_called, outcome, text};
+use crate::volumes::csi::volume::{CsiVolume, CsiVolumeState, PublishRequest};
+use crate::volumes::metrics::StorageOperation;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use std::sync::Arc;
 use tonic::Code;

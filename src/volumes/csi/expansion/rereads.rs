@@ -7,11 +7,9 @@
 
 use crate::apiserver::{ApiServer, ResourcePath};
 use crate::base::error_chain;
-use crate::volumes::csi::{
-    manager::CsiVolumesInner,
-    migration,
-    volume::{CsiVolume, PublishRequest},
-};
+use crate::volumes::csi::manager::CsiVolumesInner;
+use crate::volumes::csi::migration;
+use crate::volumes::csi::volume::{CsiVolume, PublishRequest};
 use k8s_openapi::api::core::v1::PersistentVolume;
 use std::sync::Arc;
 use tokio::time::sleep;

@@ -62,10 +62,8 @@ impl NodeVolume {
 mod tests {
     use super::*;
     use crate::base::clock::{self, Instant};
-    use crate::volumes::csi::{
-        identity::Lifecycle,
-        machine::{DriverFacts, Next, VolumeFacts},
-    };
+    use crate::volumes::csi::identity::Lifecycle;
+    use crate::volumes::csi::machine::{DriverFacts, Next, VolumeFacts};
 
     const READY: VolumeFacts = VolumeFacts {
         driver: Some(DriverFacts { stages: false }),

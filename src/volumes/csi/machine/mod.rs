@@ -40,9 +40,11 @@ pub use facts::{DriverFacts, VolumeFacts, attach_required};
 pub use step::{CallOutcome, Known, Step, StepFailure, VolumeWait, WaitReason};
 
 use super::identity::Lifecycle;
-use crate::base::{backoff::Backoff, clock::Instant};
+use crate::base::backoff::Backoff;
+use crate::base::clock::Instant;
 use crate::model::PodUid;
-use std::{collections::BTreeMap, time::Duration};
+use std::collections::BTreeMap;
+use std::time::Duration;
 use step::settled;
 
 /// The back-off after the first failure of a step.

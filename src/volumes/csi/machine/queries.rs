@@ -1,7 +1,8 @@
 //! What others need to know of a volume. Pure.
 
 use super::{ExpansionDue, Known, NodeVolume, PodMount, Step, StepFailure, VolumeFacts, Wish};
-use crate::{model::PodUid, volumes::csi::identity::Lifecycle};
+use crate::model::PodUid;
+use crate::volumes::csi::identity::Lifecycle;
 use std::collections::BTreeMap;
 
 impl NodeVolume {

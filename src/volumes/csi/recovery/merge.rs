@@ -6,19 +6,15 @@
 //! a leftover.
 
 use crate::model::PodUid;
-use crate::volumes::csi::{
-    expansion::decision::NodeSize,
-    identity::{Lifecycle, PLUGIN, VolumeIdentity, VolumeMode, sha256_hex},
-    machine::NodeVolume,
-    mount_table::MountTable,
-    paths::{PublishDir, StageDir, stage_name},
-    record::{Records, UnreadableRecord},
-    vol_data::{PublishData, StageData, VolDataError},
-};
-use std::{
-    collections::BTreeMap,
-    path::{Path, PathBuf},
-};
+use crate::volumes::csi::expansion::decision::NodeSize;
+use crate::volumes::csi::identity::{Lifecycle, PLUGIN, VolumeIdentity, VolumeMode, sha256_hex};
+use crate::volumes::csi::machine::NodeVolume;
+use crate::volumes::csi::mount_table::MountTable;
+use crate::volumes::csi::paths::{PublishDir, StageDir, stage_name};
+use crate::volumes::csi::record::{Records, UnreadableRecord};
+use crate::volumes::csi::vol_data::{PublishData, StageData, VolDataError};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 
 /// The directory of a volume of a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]

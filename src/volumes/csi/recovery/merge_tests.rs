@@ -2,12 +2,10 @@
 
 use super::*;
 use crate::host::parse_mountinfo;
-use crate::volumes::csi::{
-    identity::VolumeIdentity,
-    machine::Known,
-    record::{Records, UnreadableRecord, VolumeRecord},
-    vol_data::{PublishData, StageData},
-};
+use crate::volumes::csi::identity::VolumeIdentity;
+use crate::volumes::csi::machine::Known;
+use crate::volumes::csi::record::{Records, UnreadableRecord, VolumeRecord};
+use crate::volumes::csi::vol_data::{PublishData, StageData};
 
 struct Case {
     _base: tempfile::TempDir,

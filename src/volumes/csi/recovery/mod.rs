@@ -15,25 +15,20 @@ pub use merge::{
     UnknownVolume, merge,
 };
 
-use super::{
-    files,
-    identity::{
-        BLOCK_DIRECTORY, BLOCK_PUBLISH, BLOCK_STAGING, NameField, check_driver, check_file_name,
-    },
-    mount_table::MountTable,
-    paths::{self, PublishDir, StageDir},
-    record,
-    vol_data::{self, VolDataError},
+use super::identity::{
+    BLOCK_DIRECTORY, BLOCK_PUBLISH, BLOCK_STAGING, NameField, check_driver, check_file_name,
 };
+use super::mount_table::MountTable;
+use super::paths::{self, PublishDir, StageDir};
+use super::vol_data::{self, VolDataError};
+use super::{files, record};
 use crate::base::if_exists;
 use crate::model::PodUid;
 use crate::volumes::KubeletRoot;
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    fs::{self, FileType},
-    io,
-    path::Path,
-};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, FileType};
+use std::io;
+use std::path::Path;
 
 /// Finds the volumes of an earlier kubelet.
 pub fn recover(root: &KubeletRoot, mounts: &MountTable) -> Recovered {

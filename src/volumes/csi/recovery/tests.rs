@@ -2,11 +2,9 @@
 
 use super::*;
 use crate::host::parse_mountinfo;
-use crate::volumes::csi::{
-    identity::{VolumeIdentity, sha256_hex},
-    record::VolumeRecord,
-    vol_data::{PublishData, StageData},
-};
+use crate::volumes::csi::identity::{VolumeIdentity, sha256_hex};
+use crate::volumes::csi::record::VolumeRecord;
+use crate::volumes::csi::vol_data::{PublishData, StageData};
 use std::path::PathBuf;
 
 struct Tree {

@@ -1,20 +1,16 @@
 //! Volumes of mode Block.
 
-use super::{
-    driver::{
-        Behaviour, Mounts,
-        disks::{attached_below, losetup},
-    },
-    world::{LIMIT, VOLUME, World},
-};
-use crate::{base::clock, model::PodUid, volumes::VolumeError};
+use super::driver::disks::{attached_below, losetup};
+use super::driver::{Behaviour, Mounts};
+use super::world::{LIMIT, VOLUME, World};
+use crate::base::clock;
+use crate::model::PodUid;
+use crate::volumes::VolumeError;
 use serde_json::{Value, json};
-use std::{
-    fs, io,
-    os::unix::fs::{FileTypeExt as _, MetadataExt as _},
-    path::{Path, PathBuf},
-    time::Duration,
-};
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use std::{fs, io};
 use tokio::time::timeout;
 use tonic::Code;
 

@@ -110,7 +110,8 @@ async fn a_registration_after_a_restart_has_a_new_connection_and_new_capabilitie
 
 #[tokio::test]
 async fn the_registrar_describes_the_driver() {
-    use registration_proto::{InfoRequest, registration_client::RegistrationClient};
+    use registration_proto::InfoRequest;
+    use registration_proto::registration_client::RegistrationClient;
     for is_one_socket in [false, true] {
         let registry = tempfile::tempdir().unwrap();
         let world = World::with(|config| {

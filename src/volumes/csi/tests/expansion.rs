@@ -1,12 +1,11 @@
 //! Expansion of volumes, with a driver that is a real gRPC server and an API server that keeps claims.
 
-use super::{
-    driver::{Behaviour, Mounts},
-    world::{LIMIT, VOLUME, World},
-};
+use super::driver::{Behaviour, Mounts};
+use super::world::{LIMIT, VOLUME, World};
 use crate::apiserver::tests::stored::Mode;
 use serde_json::{Value, json};
-use std::{fs, time::Duration};
+use std::fs;
+use std::time::Duration;
 use tokio::time::{sleep, timeout};
 use tonic::Code;
 

@@ -2,7 +2,8 @@
 
 use super::world::World;
 use crate::volumes::KubeletRoot;
-use std::{path::Path, process::Command};
+use std::path::Path;
+use std::process::Command;
 
 /// A file system with a limited number of files, unmounted when dropped.
 struct SmallDisk<'a>(&'a Path);

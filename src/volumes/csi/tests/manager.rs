@@ -1,14 +1,14 @@
 //! The volumes of a node, with a driver that is a real gRPC server.
 
-use super::{
-    driver::{Behaviour, Mounts},
-    world::{DRIVER, LIMIT, VOLUME, World},
-};
-use crate::{
-    apiserver::volume_attachment::attachment_name, model::PodUid, volumes::csi::spec::CsiVolumeSpec,
-};
+use super::driver::{Behaviour, Mounts};
+use super::world::{DRIVER, LIMIT, VOLUME, World};
+use crate::apiserver::volume_attachment::attachment_name;
+use crate::model::PodUid;
+use crate::volumes::csi::spec::CsiVolumeSpec;
 use serde_json::{Value, json};
-use std::{fs, sync::Arc, time::Duration};
+use std::fs;
+use std::sync::Arc;
+use std::time::Duration;
 use tokio::time::timeout;
 use tonic::Code;
 

@@ -14,12 +14,14 @@ mod usage;
 mod world;
 
 use super::{CallOutcome, CsiDrivers, CsiError, CsiMetrics, NodeClient, proto};
-use crate::{
-    base::{connections, metrics::Metrics},
-    resources::plugin_manager::{RegisteredPlugin, registration_proto, tests::registrar},
-};
+use crate::base::connections;
+use crate::base::metrics::Metrics;
+use crate::resources::plugin_manager::tests::registrar;
+use crate::resources::plugin_manager::{RegisteredPlugin, registration_proto};
 use driver::{Behaviour, CsiDriver, DriverConfig};
-use std::{collections::BTreeMap, path::PathBuf, time::Duration};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
 
 const DRIVER: &str = "csi.example.com";
 const VOLUME: &str = "vol-a";
@@ -104,7 +106,8 @@ fn map(entries: &[(&str, &str)]) -> BTreeMap<String, String> {
 }
 
 fn capability() -> proto::VolumeCapability {
-    use proto::volume_capability::{AccessMode, AccessType, MountVolume, access_mode::Mode};
+    use proto::volume_capability::access_mode::Mode;
+    use proto::volume_capability::{AccessMode, AccessType, MountVolume};
     proto::VolumeCapability {
         access_type: Some(AccessType::Mount(MountVolume {
             fs_type: "ext4".into(),

@@ -1,18 +1,16 @@
 //! Mounts that are dead or used elsewhere, and PersistentVolumes that are edited.
 
-use super::{
-    driver::Behaviour,
-    world::{LIMIT, VOLUME, World},
-};
-use crate::{base::clock, host::mount, model::PodUid};
+use super::driver::Behaviour;
+use super::world::{LIMIT, VOLUME, World};
+use crate::base::clock;
+use crate::host::mount;
+use crate::model::PodUid;
 use rustix::mount::{MountFlags, UnmountFlags};
 use serde_json::{Value, json};
-use std::{
-    fs::{self, File},
-    os::fd::AsRawFd as _,
-    path::Path,
-    time::Duration,
-};
+use std::fs::{self, File};
+use std::os::fd::AsRawFd as _;
+use std::path::Path;
+use std::time::Duration;
 use tokio::time::{sleep, timeout};
 use tonic::Code;
 

@@ -1,12 +1,14 @@
 //! The `fsGroup` of volumes.
 
 use super::world::{LIMIT, VOLUME, World};
-use crate::{
-    model::PodUid,
-    volumes::{csi::manager::MAX_WALKS, ownership::OwnershipWalk},
-};
+use crate::model::PodUid;
+use crate::volumes::csi::manager::MAX_WALKS;
+use crate::volumes::ownership::OwnershipWalk;
 use serde_json::{Value, json};
-use std::{fs, os::unix::fs::MetadataExt as _, sync::Arc, time::Duration};
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+use std::sync::Arc;
+use std::time::Duration;
 use tokio::time::timeout;
 
 fn object() -> Value {

@@ -1,11 +1,10 @@
 //! Reports of usage.
 
-use super::{
-    driver::{Behaviour, Mounts},
-    world::{LIMIT, VOLUME, World},
-};
+use super::driver::{Behaviour, Mounts};
+use super::world::{LIMIT, VOLUME, World};
 use crate::model::{PodUid, ReportedUsage};
-use crate::volumes::csi::{UsageOfUnit, VolumeStats, usage::usage};
+use crate::volumes::csi::usage::usage;
+use crate::volumes::csi::{UsageOfUnit, VolumeStats};
 use serde_json::json;
 use std::time::{Duration, UNIX_EPOCH};
 use tokio::time::timeout;

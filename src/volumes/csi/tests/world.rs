@@ -1,31 +1,33 @@
 //! The CSI volumes of a node, with a driver that is a real gRPC server, and without pods.
 
-use super::driver::{
-    CsiDriver, DriverConfig, Mounts,
-    disks::{attached_below, detach_below},
-};
-use crate::{
-    apiserver::{
-        csi_driver::CsiDriverLister, tests::stored::Stored, token::IssuedTokens,
-        volume_attachment::VolumeAttachments,
-    },
-    base::{error_chain, metrics::Metrics},
-    model::PodUid,
-    resources::plugin_manager::RegisteredPlugin,
-    state::{events::EventRecorder, volumes_in_use::VolumesInUse},
-    volumes::{
-        HostMounter, KubeletRoot, VolumeError, VolumeGroup, VolumeMetrics,
-        csi::{
-            CsiDrivers, CsiMetrics, RegistrationId, inputs::CsiSources, manager::CsiVolumes,
-            requests::MountingPod, spec::CsiVolumeSpec, volume::PublishRequest,
-        },
-        ownership::ChangePolicy,
-    },
-};
+use super::driver::disks::{attached_below, detach_below};
+use super::driver::{CsiDriver, DriverConfig, Mounts};
+use crate::apiserver::csi_driver::CsiDriverLister;
+use crate::apiserver::tests::stored::Stored;
+use crate::apiserver::token::IssuedTokens;
+use crate::apiserver::volume_attachment::VolumeAttachments;
+use crate::base::error_chain;
+use crate::base::metrics::Metrics;
+use crate::model::PodUid;
+use crate::resources::plugin_manager::RegisteredPlugin;
+use crate::state::events::EventRecorder;
+use crate::state::volumes_in_use::VolumesInUse;
+use crate::volumes::csi::inputs::CsiSources;
+use crate::volumes::csi::manager::CsiVolumes;
+use crate::volumes::csi::requests::MountingPod;
+use crate::volumes::csi::spec::CsiVolumeSpec;
+use crate::volumes::csi::volume::PublishRequest;
+use crate::volumes::csi::{CsiDrivers, CsiMetrics, RegistrationId};
+use crate::volumes::ownership::ChangePolicy;
+use crate::volumes::{HostMounter, KubeletRoot, VolumeError, VolumeGroup, VolumeMetrics};
 use k8s_openapi::api::core::v1::Node;
 use serde_json::{Value, json};
-use std::{fs, path::PathBuf, sync::Arc, time::Duration};
-use tokio::{sync::watch, time::timeout};
+use std::fs;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 pub(super) const DRIVER: &str = "csi.example.com";

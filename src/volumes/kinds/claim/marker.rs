@@ -2,7 +2,10 @@
 //! the kubelet the pod has its volumes while the API server is unavailable. Blocking.
 
 use super::resolve::ResolvedClaim;
-use crate::volumes::{PodDir, error::cannot, paths::CLAIM_PREFIX, pod_dirs::write_marker};
+use crate::volumes::PodDir;
+use crate::volumes::error::cannot;
+use crate::volumes::paths::CLAIM_PREFIX;
+use crate::volumes::pod_dirs::write_marker;
 use anyhow::Context as _;
 use std::fs;
 

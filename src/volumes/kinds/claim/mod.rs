@@ -8,20 +8,20 @@ mod tests;
 
 pub(super) use resolve::{NodePath, PersistentSource, ResolvedClaim};
 
-use super::{KindRow, plan::Planning};
+use super::KindRow;
+use super::plan::Planning;
 use crate::apiserver::claim::{ClaimError, PersistentVolumeClaimKey};
 use crate::base::run_file_io;
 use crate::model::PodExt as _;
-use crate::volumes::{
-    HostPathCheck, VolumeError, VolumeGroup, VolumePath, VolumePlugin,
-    cluster::VolumeKeys,
-    metrics::{HOST_PATH, NO_PLUGIN},
-    ownership::ChangePolicy,
-    pod_dirs,
-    pod_volumes::{Attempt, Kind, PlannedKind, ReadyVolume, SetUp},
-};
+use crate::volumes::cluster::VolumeKeys;
+use crate::volumes::metrics::{HOST_PATH, NO_PLUGIN};
+use crate::volumes::ownership::ChangePolicy;
+use crate::volumes::pod_volumes::{Attempt, Kind, PlannedKind, ReadyVolume, SetUp};
+use crate::volumes::{HostPathCheck, VolumeError, VolumeGroup, VolumePath, VolumePlugin, pod_dirs};
 use k8s_openapi::api::core::v1::{Node, PersistentVolume};
-use std::{borrow::Cow, path::PathBuf, sync::Arc};
+use std::borrow::Cow;
+use std::path::PathBuf;
+use std::sync::Arc;
 
 pub(super) const KIND: KindRow = KindRow { plan, ..KindRow::NONE };
 

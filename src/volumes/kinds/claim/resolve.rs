@@ -3,10 +3,13 @@
 use super::ClaimVolume;
 use crate::apiserver::claim::ClaimError;
 use crate::model::node_selector;
-use crate::volumes::{HostPathCheck, Unsupported, VolumeError, csi::migration, kinds::KINDS};
+use crate::volumes::csi::migration;
+use crate::volumes::kinds::KINDS;
+use crate::volumes::{HostPathCheck, Unsupported, VolumeError};
 use anyhow::{Context as _, anyhow};
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeSpec};
-use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use std::collections::BTreeSet;
 

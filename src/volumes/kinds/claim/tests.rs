@@ -1,4 +1,5 @@
-use super::{resolve::*, *};
+use super::resolve::*;
+use super::*;
 use crate::base::error_chain;
 use k8s_openapi::api::core::v1::{Node, PersistentVolume};
 use serde_json::{Map, Value, json};

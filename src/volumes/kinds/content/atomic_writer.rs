@@ -8,24 +8,18 @@
 
 use super::payload::{FileContent, Payload};
 use crate::base::clock;
-use crate::host::{
-    files::{PATH_ONLY, open_without_links, reopen},
-    remove,
-};
+use crate::host::files::{PATH_ONLY, open_without_links, reopen};
+use crate::host::remove;
 use crate::volumes::group::{READ_ONLY, VolumeGroup};
-use rustix::{
-    fd::{AsFd, BorrowedFd, OwnedFd},
-    fs::{AtFlags, Dir, Mode, OFlags, Uid},
-    io::Errno,
-};
-use std::{
-    collections::BTreeSet,
-    ffi::{CStr, OsStr},
-    fs::File,
-    io::{self, Read, Write},
-    os::unix::ffi::OsStrExt,
-    path::Path,
-};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fs::{AtFlags, Dir, Mode, OFlags, Uid};
+use rustix::io::Errno;
+use std::collections::BTreeSet;
+use std::ffi::{CStr, OsStr};
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
 /// The link to the current version.
 const DATA: &str = "..data";

@@ -15,26 +15,20 @@ pub use payload::{FileContent, Payload};
 use super::KindRow;
 use crate::apiserver::configmap_secret::ConfigMapsAndSecrets;
 use crate::host::files::open_without_links;
-use crate::volumes::{
-    Mounter, PodDir, VolumeError, VolumePath, VolumePlugin,
-    cluster::VolumeKeys,
-    error::cannot,
-    group::{READ_ONLY, VolumeGroup},
-    pod_dirs::{create_dir, write_marker},
-    pod_volumes::{Attempt, Kind, ReadyVolume, SetUp},
-};
+use crate::volumes::cluster::VolumeKeys;
+use crate::volumes::error::cannot;
+use crate::volumes::group::{READ_ONLY, VolumeGroup};
+use crate::volumes::pod_dirs::{create_dir, write_marker};
+use crate::volumes::pod_volumes::{Attempt, Kind, ReadyVolume, SetUp};
+use crate::volumes::{Mounter, PodDir, VolumeError, VolumePath, VolumePlugin};
 use anyhow::Context as _;
 use plan::{ContentVolume, VolumeFileSource};
-use rustix::{
-    fd::{AsFd, BorrowedFd, OwnedFd},
-    fs::{Mode, OFlags},
-    io::Errno,
-};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
 use sha2::{Digest as _, Sha256};
-use std::{
-    path::{Path, PathBuf},
-    sync::Arc,
-};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 const CONFIG_MAP: VolumePlugin = VolumePlugin("kubernetes.io/configmap");
 pub(in crate::volumes) const SECRET: VolumePlugin = VolumePlugin("kubernetes.io/secret");

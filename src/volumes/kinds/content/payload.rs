@@ -2,7 +2,8 @@
 
 use crate::volumes::error::{MAX_NAME, MAX_PATH, PathError};
 use bytes::Bytes;
-use std::{collections::BTreeMap, fmt};
+use std::collections::BTreeMap;
+use std::fmt;
 
 /// The content and metadata of one file.
 #[derive(Clone, PartialEq, Eq)]

@@ -1,15 +1,16 @@
 //! The sources of a volume's files, from the pod's specification. Pure.
 
-use super::{CONFIG_MAP, DOWNWARD_API, PROJECTED, Payload, SECRET, mount_points::mount_points};
+use super::mount_points::mount_points;
+use super::{CONFIG_MAP, DOWNWARD_API, PROJECTED, Payload, SECRET};
 use crate::apiserver::configmap_secret::{ObjectKey, ObjectKind};
 use crate::apiserver::pod_certificate::PodCertificateKey;
 use crate::apiserver::token::TokenKey;
 use crate::apiserver::trust_bundle::BundleChoice;
 use crate::model::{NodeFacts, Pod, PodExt, field_ref_value, pod_field};
-use crate::volumes::{
-    Unsupported, VolumeGroup, VolumePlugin, error::aggregate, kinds::plan::Planning,
-    pod_volumes::PlannedKind,
-};
+use crate::volumes::error::aggregate;
+use crate::volumes::kinds::plan::Planning;
+use crate::volumes::pod_volumes::PlannedKind;
+use crate::volumes::{Unsupported, VolumeGroup, VolumePlugin};
 use anyhow::{Context as _, anyhow};
 use k8s_openapi::api::core::v1::{
     ClusterTrustBundleProjection, Container, DownwardAPIVolumeFile, KeyToPath,

@@ -6,7 +6,8 @@ use crate::apiserver::configmap_secret::{ConfigMapsAndSecrets, ObjectData, Objec
 use crate::apiserver::pod_certificate::FoundCertificates;
 use crate::apiserver::token::FoundTokens;
 use crate::apiserver::trust_bundle::FoundBundles;
-use crate::volumes::{cluster::VolumeInputs, error::aggregate};
+use crate::volumes::cluster::VolumeInputs;
+use crate::volumes::error::aggregate;
 use anyhow::{Context as _, bail};
 use std::collections::BTreeSet;
 

@@ -1,16 +1,12 @@
-use super::{
-    Payload, VolumeGroup,
-    atomic_writer::{Written, is_written, write as write_files},
-};
+use super::atomic_writer::{Written, is_written, write as write_files};
+use super::{Payload, VolumeGroup};
 use bytes::Bytes;
 use proptest::prelude::*;
-use std::{
-    collections::BTreeMap,
-    fs,
-    os::unix::fs::{MetadataExt, PermissionsExt, symlink},
-    path::{Path, PathBuf},
-    sync::atomic::{AtomicBool, Ordering},
-};
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 const NOBODY: VolumeGroup = VolumeGroup(None);
 

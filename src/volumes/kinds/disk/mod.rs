@@ -7,11 +7,14 @@ pub(super) use rules::{device_options as options, fs_type};
 use super::programs;
 use crate::base::spawn_blocking;
 use crate::host::program::Program;
-use crate::volumes::{Mounter, VolumeError, pod_volumes::Attempt};
+use crate::volumes::pod_volumes::Attempt;
+use crate::volumes::{Mounter, VolumeError};
 use rules::DeviceStep;
+use std::fs;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
-use std::{fs, sync::Arc, time::Duration};
+use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::OwnedMutexGuard;
 use tokio_util::sync::CancellationToken;
 

@@ -3,30 +3,21 @@
 //! The directory of a device is the record that it is in use: it is created before the volume is attached, and removed
 //! when the device is unmounted. So the next kubelet knows what to undo, also of pods that it never sees.
 
-use super::{
-    FlexSpec,
-    drivers::FlexDriver,
-    protocol::{CallError, DriverName},
-};
+use super::FlexSpec;
+use super::drivers::FlexDriver;
+use super::protocol::{CallError, DriverName};
 use crate::base::{run_file_io, spawn_blocking};
-use crate::volumes::{
-    FlexDevice, VolumeError, VolumeManagerInner,
-    error::{cannot, io_error},
-    kinds::{
-        bind::{ended_or, is_mounted, make_dir},
-        disk::{self, Disk},
-        releases::MountedDevices,
-    },
-    pod_dirs,
-    pod_volumes::Attempt,
-};
+use crate::volumes::error::{cannot, io_error};
+use crate::volumes::kinds::bind::{ended_or, is_mounted, make_dir};
+use crate::volumes::kinds::disk::{self, Disk};
+use crate::volumes::kinds::releases::MountedDevices;
+use crate::volumes::pod_volumes::Attempt;
+use crate::volumes::{FlexDevice, VolumeError, VolumeManagerInner, pod_dirs};
 use anyhow::{Context as _, anyhow};
 use futures::future::BoxFuture;
-use std::{
-    fs, io,
-    path::{Path, PathBuf},
-    sync::Arc,
-};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::{fs, io};
 use tokio::task::JoinError;
 use tokio_util::sync::CancellationToken;
 

@@ -5,16 +5,15 @@
 use super::protocol::{Answer, CallError, Capabilities, DriverName, read_answer};
 use crate::base::run_file_io;
 use crate::host::program::Program;
-use crate::volumes::{Mounter, kinds::programs};
+use crate::volumes::Mounter;
+use crate::volumes::kinds::programs;
 use parking_lot::Mutex;
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    fs, io,
-    os::unix::fs::MetadataExt as _,
-    path::PathBuf,
-    sync::Arc,
-    time::Duration,
-};
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+use std::{fs, io};
 use tokio_util::sync::CancellationToken;
 
 /// Timeout of calls that only change the node. Upstream has none.

@@ -9,40 +9,35 @@ mod protocol;
 
 pub(in crate::volumes) use drivers::FlexDrivers;
 
-use super::{
-    KindRow,
-    bind::{bind, ended_or, is_mounted, prepare, remount, set_group, unbind},
-    claim::{ClaimAttempt, NodePath, PersistentSource},
-    local::bind_args,
-    plan::Planning,
-    releases,
-};
+use super::bind::{bind, ended_or, is_mounted, prepare, remount, set_group, unbind};
+use super::claim::{ClaimAttempt, NodePath, PersistentSource};
+use super::local::bind_args;
+use super::plan::Planning;
+use super::{KindRow, releases};
 use crate::apiserver::ResourcePath;
 use crate::apiserver::claim::ClaimError;
 use crate::base::{error_chain, if_exists, run_file_io, spawn_blocking};
 use crate::model::{PodExt as _, PodUid};
+use crate::volumes::error::{cannot, io_error};
+use crate::volumes::mounter::unmount_beneath;
+use crate::volumes::ownership::ChangePolicy;
+use crate::volumes::pod_volumes::{Attempt, Kind, PlannedKind, ReadyVolume, SetUp};
 use crate::volumes::{
-    HostPathCheck, Unsupported, VolumeError, VolumeGroup, VolumeManagerInner, VolumePath,
-    component,
-    error::{cannot, io_error},
-    mounter::unmount_beneath,
-    ownership::ChangePolicy,
-    pod_volumes::{Attempt, Kind, PlannedKind, ReadyVolume, SetUp},
+    HostPathCheck, Unsupported, VolumeError, VolumeGroup, VolumeManagerInner, VolumePath, component,
 };
 use anyhow::{Context as _, anyhow};
-use base64::{Engine as _, engine::general_purpose::STANDARD};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use device::{FlexDevices, remove_directory};
 use drivers::FlexDriver;
 use k8s_openapi::api::core::v1::Secret;
 use protocol::{CallError, DriverName};
 use serde_json::json;
-use std::{
-    borrow::Cow,
-    collections::BTreeMap,
-    fs,
-    path::{Path, PathBuf},
-    sync::Arc,
-};
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
 
 /// The plugin in metrics: the names of drivers would be labels without a limit.

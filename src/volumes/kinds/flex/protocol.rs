@@ -3,7 +3,8 @@
 //! Upstream: `pkg/volume/flexvolume`.
 
 use crate::host::ProgramEnd;
-use crate::volumes::{kinds::programs::status, paths::MOUNTS};
+use crate::volumes::kinds::programs::status;
+use crate::volumes::paths::MOUNTS;
 use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value};
 

@@ -5,29 +5,30 @@
 mod disk;
 mod session;
 
-use super::{
-    KindRow,
-    claim::{ClaimAttempt, NodePath, PersistentSource},
-    disk::fs_type,
-    plan::Planning,
-    releases,
-    scsi::{self, DiskKind, DiskVolume, RecordedDisk},
-};
+use super::claim::{ClaimAttempt, NodePath, PersistentSource};
+use super::disk::fs_type;
+use super::plan::Planning;
+use super::scsi::{self, DiskKind, DiskVolume, RecordedDisk};
+use super::{KindRow, releases};
 use crate::apiserver::ResourcePath;
 use crate::base::{atomic_file, error_chain, if_exists, run_file_io};
 use crate::model::PodExt as _;
+use crate::volumes::disk_dirs::{DiskDir, DiskPlugin, IscsiName};
+use crate::volumes::error::cannot;
+use crate::volumes::pod_volumes::{Attempt, Kind, PlannedKind, ReadyVolume, SetUp};
 use crate::volumes::{
     HostPathCheck, Unsupported, VolumeError, VolumeManagerInner, VolumePath, VolumePlugin,
-    disk_dirs::{DiskDir, DiskPlugin, IscsiName},
-    error::cannot,
-    pod_volumes::{Attempt, Kind, PlannedKind, ReadyVolume, SetUp},
 };
 use anyhow::Context as _;
 use disk::{FILE, IscsiDisk, IscsiFile, IscsiLogin, IscsiSource};
 use k8s_openapi::api::core::v1::Secret;
 use serde_json::{from_value, to_value};
 use session::Initiator;
-use std::{borrow::Cow, collections::BTreeMap, fs, path::PathBuf, sync::Arc};
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::PathBuf;
+use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
 
 const PLUGIN: VolumePlugin = DiskPlugin::Iscsi.plugin();

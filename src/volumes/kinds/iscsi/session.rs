@@ -3,22 +3,16 @@
 use super::disk::{self, DISCOVERY_KEYS, IscsiDisk, IscsiLogin, SESSION_KEYS};
 use crate::base::spawn_blocking;
 use crate::host::program::Program;
-use crate::volumes::{
-    VolumeManagerInner,
-    disk_dirs::{self, DiskDir, DiskPlugin, IscsiName},
-    kinds::{
-        programs,
-        scsi::{ScsiDisks, disks_of, preferred},
-    },
-};
+use crate::volumes::VolumeManagerInner;
+use crate::volumes::disk_dirs::{self, DiskDir, DiskPlugin, IscsiName};
+use crate::volumes::kinds::programs;
+use crate::volumes::kinds::scsi::{ScsiDisks, disks_of, preferred};
 use anyhow::{Context as _, anyhow};
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    io,
-    path::PathBuf,
-    sync::Arc,
-    time::Duration,
-};
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 /// Timeout of calls that only change the database of `iscsiadm`.

@@ -7,39 +7,31 @@ mod rules;
 
 pub(super) use rules::bind_args;
 
-use super::{
-    KindRow,
-    bind::make_dir,
-    claim::{ClaimAttempt, NodePath, PersistentSource},
-    disk::{self, Disk},
-    host_path, programs,
-};
-use crate::{
-    base::{panics::PanicScope, spawn, spawn_blocking},
-    volumes::{
-        HostPathCheck, KubeletRoot, Mounter, VolumeError, VolumeManagerInner, VolumePlugin,
-        component,
-        error::cannot,
-        ownership::{self, OwnershipWalk},
-        pod_volumes::ReadyVolume,
-    },
+use super::bind::make_dir;
+use super::claim::{ClaimAttempt, NodePath, PersistentSource};
+use super::disk::{self, Disk};
+use super::{KindRow, host_path, programs};
+use crate::base::panics::PanicScope;
+use crate::base::{spawn, spawn_blocking};
+use crate::volumes::error::cannot;
+use crate::volumes::ownership::{self, OwnershipWalk};
+use crate::volumes::pod_volumes::ReadyVolume;
+use crate::volumes::{
+    HostPathCheck, KubeletRoot, Mounter, VolumeError, VolumeManagerInner, VolumePlugin, component,
 };
 use anyhow::{Context as _, anyhow};
 use futures::future::join_all;
 use rules::LocalMount;
-use rustix::{
-    fd::AsRawFd,
-    fs::{Mode, OFlags},
-};
+use rustix::fd::AsRawFd;
+use rustix::fs::{Mode, OFlags};
 use serde_json::json;
-use std::{
-    fs, io,
-    os::unix::fs::FileTypeExt,
-    path::{Path, PathBuf},
-    sync::Arc,
-    time::Duration,
-};
-use tokio::{sync::OwnedMutexGuard, time::timeout};
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+use std::{fs, io};
+use tokio::sync::OwnedMutexGuard;
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 /// How long the teardown of a pod waits for unmounting unused devices.

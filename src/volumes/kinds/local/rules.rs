@@ -5,7 +5,9 @@
 use crate::host::MountEntry;
 use crate::volumes::VolumePlugin;
 use serde::Deserialize;
-use std::{collections::BTreeSet, ffi::OsStr, path::Path};
+use std::collections::BTreeSet;
+use std::ffi::OsStr;
+use std::path::Path;
 
 /// How a `local` volume is mounted.
 #[derive(Deserialize)]

@@ -4,19 +4,16 @@ use super::super::bind::make_dir;
 use super::DiskVolume;
 use crate::base::{atomic_file, if_exists, spawn_blocking};
 use crate::model::PodUid;
-use crate::volumes::{
-    VolumeError, VolumeManagerInner, component,
-    csi::{devices, paths::DevicePaths},
-    disk_dirs::{self, BLOCK_DIRECTORY, DiskPlugin},
-    error::{cannot, io_error},
-    pod_volumes::Attempt,
-};
+use crate::volumes::csi::devices;
+use crate::volumes::csi::paths::DevicePaths;
+use crate::volumes::disk_dirs::{self, BLOCK_DIRECTORY, DiskPlugin};
+use crate::volumes::error::{cannot, io_error};
+use crate::volumes::pod_volumes::Attempt;
+use crate::volumes::{VolumeError, VolumeManagerInner, component};
 use anyhow::Context as _;
-use std::{
-    fs,
-    path::{Path, PathBuf},
-    sync::Arc,
-};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// The directory of a pod's links to its devices of a plugin.
 fn links(pod: &Path, plugin: DiskPlugin) -> PathBuf {

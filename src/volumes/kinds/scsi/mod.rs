@@ -16,35 +16,30 @@ mod sysfs;
 pub(super) use block::tear_down;
 pub(super) use sysfs::ScsiDisks;
 
-use super::{
-    bind::{self, ended_or, is_mounted, make_dir},
-    claim::{ClaimAttempt, NodePath, PersistentSource},
-    disk::{self, Disk},
-    local::bind_args,
-    plan::Planning,
-    programs::{self, ProgramFailure},
-    releases::MountedDevices,
-};
+use super::bind::{self, ended_or, is_mounted, make_dir};
+use super::claim::{ClaimAttempt, NodePath, PersistentSource};
+use super::disk::{self, Disk};
+use super::local::bind_args;
+use super::plan::Planning;
+use super::programs::{self, ProgramFailure};
+use super::releases::MountedDevices;
 use crate::base::{atomic_file, if_exists, run_file_io, spawn_blocking};
-use crate::host::{MountEntry, program::Program};
-use crate::volumes::{
-    Mounter, VolumeError, VolumeGroup, VolumeManagerInner, VolumePath,
-    disk_dirs::{self, DiskDir, DiskPlugin},
-    error::cannot,
-    ownership::ChangePolicy,
-    pod_volumes::Attempt,
-};
+use crate::host::MountEntry;
+use crate::host::program::Program;
+use crate::volumes::disk_dirs::{self, DiskDir, DiskPlugin};
+use crate::volumes::error::cannot;
+use crate::volumes::ownership::ChangePolicy;
+use crate::volumes::pod_volumes::Attempt;
+use crate::volumes::{Mounter, VolumeError, VolumeGroup, VolumeManagerInner, VolumePath};
 use anyhow::{Context as _, anyhow};
 use futures::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
-use std::{
-    collections::BTreeSet,
-    fs, io,
-    path::{Path, PathBuf},
-    sync::Arc,
-    time::Duration,
-};
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+use std::{fs, io};
 
 /// Timeout of programs that only change a mount or a device.
 const SHORT_LIMIT: Duration = Duration::from_secs(60);

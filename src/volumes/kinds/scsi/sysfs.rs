@@ -3,11 +3,9 @@
 //! Upstream: `pkg/volume/util/device_util_linux.go`.
 
 use crate::base::if_exists;
-use std::{
-    collections::BTreeSet,
-    fs, io,
-    path::{Path, PathBuf},
-};
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 /// What the UUID of a multipath device begins with: other devices are made from disks as well.
 const MULTIPATH: &str = "mpath-";

@@ -3,11 +3,9 @@ mod numa;
 
 use super::*;
 use crate::base::clock;
-use crate::resources::devices::{
-    error::DeviceAllocationError,
-    proto::ContainerAllocateResponse,
-    request::{DeviceRequest, DeviceUse, PodRequest},
-};
+use crate::resources::devices::error::DeviceAllocationError;
+use crate::resources::devices::proto::ContainerAllocateResponse;
+use crate::resources::devices::request::{DeviceRequest, DeviceUse, PodRequest};
 
 const GPU: &str = "example.com/gpu";
 

@@ -1,15 +1,11 @@
 //! Devices that are near to NUMA nodes.
 
 use super::*;
-use crate::{
-    model::{Pod, fixture},
-    resources::{
-        devices::request::Affinities,
-        topology::{
-            HintProvider as _, NumaMask, TopologyHint, TopologyManager, TopologyOptions,
-            TopologyPolicy, TopologyScope,
-        },
-    },
+use crate::model::{Pod, fixture};
+use crate::resources::devices::request::Affinities;
+use crate::resources::topology::{
+    HintProvider as _, NumaMask, TopologyHint, TopologyManager, TopologyOptions, TopologyPolicy,
+    TopologyScope,
 };
 use serde_json::json;
 

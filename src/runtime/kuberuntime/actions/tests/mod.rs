@@ -7,7 +7,8 @@ mod restart_all;
 mod restart_rules;
 mod sandbox;
 
-use super::{fixture::*, *};
+use super::fixture::*;
+use super::*;
 use crate::model::ProbeResult;
 use ProbeResult::Failure;
 

@@ -3,9 +3,8 @@
 use crate::cri::v1;
 use crate::images::ReadyImage;
 use crate::model::{ContainerId, Pod, PodExt, keys};
-use crate::runtime::kuberuntime::generate::{
-    settings::GenerateSettings, user_namespaces::ranges::IdRange,
-};
+use crate::runtime::kuberuntime::generate::settings::GenerateSettings;
+use crate::runtime::kuberuntime::generate::user_namespaces::ranges::IdRange;
 use anyhow::{anyhow, bail};
 use k8s_openapi::api::core::v1::{
     AppArmorProfile, Capabilities, Container, PodSecurityContext, SELinuxOptions, SeccompProfile,

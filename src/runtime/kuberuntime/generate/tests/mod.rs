@@ -4,7 +4,8 @@ mod mounts;
 mod network;
 mod user_namespaces;
 
-use crate::cri::v1::{self, NamespaceMode, security_profile::ProfileType};
+use crate::cri::v1::security_profile::ProfileType;
+use crate::cri::v1::{self, NamespaceMode};
 use crate::model::{Pod, PodExt};
 use crate::resources::devices::RunOptions;
 use crate::runtime::kuberuntime::fixtures::{pod, settings};

@@ -6,7 +6,8 @@ use crate::model::PodExt;
 use crate::runtime::kuberuntime::fixtures::pod_with;
 use crate::runtime::kuberuntime::generate::mounts::{self, ContainerFiles, ImageVolumes};
 use serde_json::{Value, json};
-use std::{collections::BTreeMap, path::Path};
+use std::collections::BTreeMap;
+use std::path::Path;
 
 fn mounts_of(mount: Value, rro: bool) -> anyhow::Result<Vec<v1::Mount>> {
     let pod = pod_with(json!({"volumeMounts": [mount]}));

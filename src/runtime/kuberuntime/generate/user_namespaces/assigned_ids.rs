@@ -4,11 +4,9 @@
 use super::ranges::IdSpace;
 use crate::base::{if_exists, run_file_io};
 use anyhow::{Context as _, bail, ensure};
-use std::{
-    fs,
-    path::{Path, PathBuf},
-    time::Duration,
-};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 use tokio::process::Command;
 
 /// Settings of the user namespaces of pods.
@@ -129,7 +127,8 @@ fn parse_ids(first: &str, count: &str) -> anyhow::Result<Ids> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::{fs, os::unix::fs::PermissionsExt as _};
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt as _;
 
     const PASSWD: &str = "root:x:0:0::/root:/bin/sh\nkubelet:x:998:998::/:/sbin/nologin\n";
 

@@ -11,21 +11,17 @@ pub mod ranges;
 
 pub use assigned_ids::UserNamespacesConfig;
 
-use crate::{
-    base::{atomic_file, error_chain, if_exists, run_file_io, spawn_blocking},
-    cri::{HandlerFeatures, UnknownHandler},
-    host::files,
-    model::{Pod, PodExt, PodUid},
-    volumes::{KubeletRoot, UnsafeName, VolumeError, pod_dirs},
-};
+use crate::base::{atomic_file, error_chain, if_exists, run_file_io, spawn_blocking};
+use crate::cri::{HandlerFeatures, UnknownHandler};
+use crate::host::files;
+use crate::model::{Pod, PodExt, PodUid};
+use crate::volumes::{KubeletRoot, UnsafeName, VolumeError, pod_dirs};
 use anyhow::{Context as _, bail};
 use parking_lot::Mutex;
 use ranges::{IdRange, IdSpace, Ranges, parse_record, record_text};
-use std::{
-    fs, io,
-    path::{Path, PathBuf},
-    sync::Arc,
-};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::{fs, io};
 
 /// The file's name; upstream's.
 const FILE: &str = "userns";

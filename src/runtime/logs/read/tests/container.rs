@@ -1,9 +1,7 @@
 use super::fixture::{Log, take, text};
-use crate::{
-    model::{ContainerId, ContainerState, ContainerStatus, PodUid},
-    runtime::logs::{ContainerLogs, LogError, LogOptions},
-    state::pod_cache::{self, InspectedItem, ItemId, PodCacheWriter, PodRef},
-};
+use crate::model::{ContainerId, ContainerState, ContainerStatus, PodUid};
+use crate::runtime::logs::{ContainerLogs, LogError, LogOptions};
+use crate::state::pod_cache::{self, InspectedItem, ItemId, PodCacheWriter, PodRef};
 use k8s_openapi::api::core::v1::PodStatus;
 use serde_json::json;
 use std::sync::Arc;

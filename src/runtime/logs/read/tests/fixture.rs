@@ -1,16 +1,13 @@
 //! A log in a directory of its own, written and rotated as a runtime and a kubelet do.
 
-use crate::runtime::logs::{
-    LogOptions, LogStream, Logs, files,
-    rotation::{RotationPolicy, plan, rotate::compress_file},
-};
+use crate::runtime::logs::rotation::rotate::compress_file;
+use crate::runtime::logs::rotation::{RotationPolicy, plan};
+use crate::runtime::logs::{LogOptions, LogStream, Logs, files};
 use futures::StreamExt as _;
-use std::{
-    fs::{self, File, OpenOptions},
-    io::Write as _,
-    path::{Path, PathBuf},
-    time::Duration,
-};
+use std::fs::{self, File, OpenOptions};
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 /// Longer than anything takes.

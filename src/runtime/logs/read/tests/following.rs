@@ -1,9 +1,12 @@
 use super::fixture::{Log, WAIT_LIMIT, take, text};
 use crate::base::clock;
 use crate::runtime::logs::{LogOptions, LogStream, Logs};
-use futures::{StreamExt as _, future::pending};
-use std::{fs, time::Duration};
-use tokio::{sync::oneshot, time::timeout};
+use futures::StreamExt as _;
+use futures::future::pending;
+use std::fs;
+use std::time::Duration;
+use tokio::sync::oneshot;
+use tokio::time::timeout;
 
 fn follow() -> LogOptions {
     LogOptions { follow: true, ..LogOptions::default() }

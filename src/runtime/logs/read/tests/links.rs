@@ -3,11 +3,9 @@
 use super::fixture::{WAIT_LIMIT, take};
 use crate::runtime::logs::{LogOptions, Logs, tail};
 use futures::StreamExt as _;
-use std::{
-    fs, io,
-    os::unix::fs::symlink,
-    path::{Path, PathBuf},
-};
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 const LINE: &str = "2026-01-02T03:04:05Z stdout F mine\n";
 const SECRET: &str = "2026-01-02T03:04:05Z stdout F secret\n";

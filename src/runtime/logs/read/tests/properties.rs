@@ -3,8 +3,10 @@
 use super::fixture::{Log, text};
 use crate::runtime::logs::{LogOptions, Logs};
 use proptest::prelude::*;
-use std::{fs, time::Duration};
-use tokio::{sync::watch, task::JoinHandle};
+use std::fs;
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
 
 #[derive(Clone, Copy, Debug)]
 enum Event {

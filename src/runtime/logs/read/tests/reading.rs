@@ -3,7 +3,10 @@ use crate::base::clock;
 use crate::runtime::logs::{LogOptions, Logs, since};
 use futures::StreamExt as _;
 use jiff::Timestamp;
-use std::{fs, io, io::Write as _, os::unix::fs::FileExt as _, time::Duration};
+use std::io::Write as _;
+use std::os::unix::fs::FileExt as _;
+use std::time::Duration;
+use std::{fs, io};
 
 fn all() -> LogOptions {
     LogOptions::default()

@@ -1,23 +1,21 @@
 //! The Controller and Identity services.
 
-use super::{
-    DriverService, DriverVolumes, JournalEntry,
-    proto::{
-        CapacityRange, ControllerExpandVolumeRequest, ControllerExpandVolumeResponse,
-        ControllerGetCapabilitiesRequest, ControllerGetCapabilitiesResponse,
-        ControllerPublishVolumeRequest, ControllerPublishVolumeResponse,
-        ControllerServiceCapability, ControllerUnpublishVolumeRequest,
-        ControllerUnpublishVolumeResponse, CreateVolumeRequest, CreateVolumeResponse,
-        DeleteVolumeRequest, DeleteVolumeResponse, GetPluginCapabilitiesRequest,
-        GetPluginCapabilitiesResponse, GetPluginInfoRequest, GetPluginInfoResponse,
-        PluginCapability, ProbeRequest, ProbeResponse, Topology, ValidateVolumeCapabilitiesRequest,
-        ValidateVolumeCapabilitiesResponse, Volume, VolumeCapability,
-        controller_server::Controller, controller_service_capability as controller,
-        identity_server::Identity, plugin_capability as plugin,
-        validate_volume_capabilities_response::Confirmed, volume_capability::AccessType,
-    },
-    required,
+use super::proto::controller_server::Controller;
+use super::proto::identity_server::Identity;
+use super::proto::validate_volume_capabilities_response::Confirmed;
+use super::proto::volume_capability::AccessType;
+use super::proto::{
+    CapacityRange, ControllerExpandVolumeRequest, ControllerExpandVolumeResponse,
+    ControllerGetCapabilitiesRequest, ControllerGetCapabilitiesResponse,
+    ControllerPublishVolumeRequest, ControllerPublishVolumeResponse, ControllerServiceCapability,
+    ControllerUnpublishVolumeRequest, ControllerUnpublishVolumeResponse, CreateVolumeRequest,
+    CreateVolumeResponse, DeleteVolumeRequest, DeleteVolumeResponse, GetPluginCapabilitiesRequest,
+    GetPluginCapabilitiesResponse, GetPluginInfoRequest, GetPluginInfoResponse, PluginCapability,
+    ProbeRequest, ProbeResponse, Topology, ValidateVolumeCapabilitiesRequest,
+    ValidateVolumeCapabilitiesResponse, Volume, VolumeCapability,
+    controller_service_capability as controller, plugin_capability as plugin,
 };
+use super::{DriverService, DriverVolumes, JournalEntry, required};
 use std::collections::BTreeMap;
 use tonic::{Request, Response, Status};
 

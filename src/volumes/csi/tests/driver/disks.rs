@@ -1,11 +1,9 @@
 //! The devices of volumes of mode Block: loop devices that are attached to a file in the volume's directory. Needs root.
 
 use super::{DriverVolumes, Mounts};
-use std::{
-    fs, io,
-    path::{Path, PathBuf},
-    process::Command,
-};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::{fs, io};
 
 /// The file with the data of a device.
 const DISK: &str = "disk";

@@ -1,22 +1,18 @@
 //! What the driver was asked for. No values of secrets and contexts are kept.
 
-use super::proto::{
-    VolumeCapability, volume_capability::AccessType, volume_capability::access_mode::Mode,
-};
+use super::proto::VolumeCapability;
+use super::proto::volume_capability::AccessType;
+use super::proto::volume_capability::access_mode::Mode;
 use crate::base::clock;
 use jiff::Timestamp;
-use std::{
-    collections::BTreeMap,
-    fs::File,
-    io::Write as _,
-    path::Path,
-    sync::{Arc, Mutex},
-    time::Duration,
-};
-use tokio::{
-    sync::watch,
-    time::{sleep, timeout},
-};
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Write as _;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::time::{sleep, timeout};
 use tonic::Code;
 
 /// Within which an expected call arrives.

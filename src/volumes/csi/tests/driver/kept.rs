@@ -1,13 +1,12 @@
 //! Volumes in a file, for drivers of other processes.
 
-use super::{DriverVolume, proto::VolumeCapability};
+use super::DriverVolume;
+use super::proto::VolumeCapability;
 use prost::Message as _;
 use serde::{Deserialize, Serialize};
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    fs,
-    path::Path,
-};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
 
 /// A volume in the file; capabilities are encoded messages.
 #[derive(Serialize, Deserialize)]

@@ -14,13 +14,13 @@ mod script;
 mod server;
 mod volumes;
 
-use super::{connections, proto, registrar::FakeRegistrar, registration_proto::RegistrationStatus};
+use super::registrar::FakeRegistrar;
+use super::registration_proto::RegistrationStatus;
+use super::{connections, proto};
 use server::SocketServer;
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    path::{Path, PathBuf},
-    sync::{Arc, Mutex},
-};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
 use tonic::{Code, Response, Status};
 
 pub(crate) use journal::{Journal, JournalEntry};

@@ -1,23 +1,24 @@
 //! The Node service.
 
-use super::{
-    DriverService, DriverVolume, JournalEntry,
-    proto::{
-        NodeExpandVolumeRequest, NodeExpandVolumeResponse, NodeGetCapabilitiesRequest,
-        NodeGetCapabilitiesResponse, NodeGetInfoRequest, NodeGetInfoResponse,
-        NodeGetVolumeStatsRequest, NodeGetVolumeStatsResponse, NodePublishVolumeRequest,
-        NodePublishVolumeResponse, NodeServiceCapability, NodeStageVolumeRequest,
-        NodeStageVolumeResponse, NodeUnpublishVolumeRequest, NodeUnpublishVolumeResponse,
-        NodeUnstageVolumeRequest, NodeUnstageVolumeResponse, Topology, VolumeCapability,
-        VolumeCondition, VolumeUsage,
-        node_server::Node,
-        node_service_capability::{Rpc, Type as Kind, rpc::Type},
-        volume_capability::{AccessType, access_mode::Mode},
-        volume_usage::Unit,
-    },
-    required,
+use super::proto::node_server::Node;
+use super::proto::node_service_capability::rpc::Type;
+use super::proto::node_service_capability::{Rpc, Type as Kind};
+use super::proto::volume_capability::AccessType;
+use super::proto::volume_capability::access_mode::Mode;
+use super::proto::volume_usage::Unit;
+use super::proto::{
+    NodeExpandVolumeRequest, NodeExpandVolumeResponse, NodeGetCapabilitiesRequest,
+    NodeGetCapabilitiesResponse, NodeGetInfoRequest, NodeGetInfoResponse,
+    NodeGetVolumeStatsRequest, NodeGetVolumeStatsResponse, NodePublishVolumeRequest,
+    NodePublishVolumeResponse, NodeServiceCapability, NodeStageVolumeRequest,
+    NodeStageVolumeResponse, NodeUnpublishVolumeRequest, NodeUnpublishVolumeResponse,
+    NodeUnstageVolumeRequest, NodeUnstageVolumeResponse, Topology, VolumeCapability,
+    VolumeCondition, VolumeUsage,
 };
-use std::{fs, os::unix::fs::FileTypeExt as _, path::Path};
+use super::{DriverService, DriverVolume, JournalEntry, required};
+use std::fs;
+use std::os::unix::fs::FileTypeExt as _;
+use std::path::Path;
 use tonic::{Request, Response, Status};
 
 /// Key of the volume context that marks an inline volume.

@@ -1,9 +1,7 @@
 //! What the driver does instead of what it is asked for.
 
-use std::{
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 use tokio::sync::watch;
 use tonic::Code;
 

@@ -1,15 +1,14 @@
 //! A server on a Unix socket in a runtime of its own, so that its connections end with it.
 
-use super::{
-    DriverService, FakeRegistrar, connections,
-    proto::{
-        controller_server::ControllerServer, identity_server::IdentityServer,
-        node_server::NodeServer,
-    },
-};
+use super::proto::controller_server::ControllerServer;
+use super::proto::identity_server::IdentityServer;
+use super::proto::node_server::NodeServer;
+use super::{DriverService, FakeRegistrar, connections};
 use std::path::Path;
-use tokio::{net::UnixListener, runtime::Runtime};
-use tonic::{body::Body, transport::Server};
+use tokio::net::UnixListener;
+use tokio::runtime::Runtime;
+use tonic::body::Body;
+use tonic::transport::Server;
 use tower::Service as _;
 
 /// Serves until it is dropped; the socket stays then, as after a crash.

@@ -1,17 +1,14 @@
 //! The driver's volumes, which are directories, and their mounts.
 
-use super::{DriverConfig, kept, proto::VolumeCapability};
+use super::proto::VolumeCapability;
+use super::{DriverConfig, kept};
 use rustix::mount::{MountFlags, UnmountFlags, mount, mount_bind, mount_remount, unmount};
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    ffi::CString,
-    fs, io,
-    path::{Path, PathBuf},
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicU32, Ordering},
-    },
-};
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::CString;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+use std::{fs, io};
 
 /// Whether volumes are mounted, which needs root.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

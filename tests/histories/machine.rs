@@ -22,7 +22,7 @@ use tokio::runtime::Builder;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
-use crate::api_server::FakeApiServer;
+use crate::support::api_server::FakeApiServer;
 use crate::support::fake_runtime::{FakeRuntime, Options};
 use crate::support::manifests::Manifests;
 
@@ -177,7 +177,7 @@ fn configuration(endpoint: &str) -> config::KubeletConfig {
     let kubeconfig = format!("--kubeconfig={dir}/kubeconfig");
     let config = format!("--config={}", path.display());
     let args = [&*config, &root, &kubeconfig, "--hostname-override=node1"].map(Into::into);
-    let Ok(Invocation::Run(flags)) = config::parse_args(args.into_iter()) else {
+    let Ok(Invocation::Run(flags)) = config::parse_args(args) else {
         panic!("the command line is not accepted");
     };
     config::load(&flags, &HostFacts { hostname: NODE.to_owned() }).expect("a configuration")

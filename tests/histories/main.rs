@@ -14,13 +14,7 @@
     unsafe_code
 )]
 
-#[allow(dead_code)]
-#[path = "../simulated/api_server.rs"]
-mod api_server;
 mod checks;
-#[allow(dead_code, unreachable_pub)]
-#[path = "../simulated/log.rs"]
-mod log;
 mod loopback;
 mod machine;
 mod pods;
@@ -92,7 +86,7 @@ fn live(seed: u64) -> ExitCode {
         PANICS.fetch_add(1, Ordering::Relaxed);
         print(panic);
     }));
-    let log = std::env::var_os("LOG").map(|_| log::print_on_this_thread());
+    let log = std::env::var_os("LOG").map(|_| support::log::print_on_this_thread());
     let mut end = story::live(seed);
     drop(log);
     let panics = PANICS.load(Ordering::Relaxed);

@@ -8,7 +8,8 @@ use rustix::mount::{MountFlags, MountPropagationFlags};
 use rustix::thread::UnshareFlags;
 
 thread_local! {
-    static BYTES: RefCell<fastrand::Rng> = RefCell::new(fastrand::Rng::with_seed(0));
+    static BYTES: RefCell<fastrand::Rng> =
+        const { RefCell::new(fastrand::Rng::with_seed(0)) };
 }
 
 /// Replaces that of the C library in this program: the standard library's hash keys come from it, and with them the

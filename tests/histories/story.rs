@@ -12,10 +12,10 @@ use parking_lot::Mutex;
 use serde_json::json;
 use tonic::{Code, Status};
 
-use crate::api_server::Mode;
 use crate::checks::{Checks, Known, trace};
 use crate::machine::{self, Machine, wait};
 use crate::pods::{Kind, bound, manifest, path};
+use crate::support::api_server::Mode;
 use crate::support::fake_runtime::{Behaviour, ExecOutcome, Fault, Rpc};
 
 /// How much time passes before the end begins.
@@ -216,10 +216,13 @@ impl Story {
     }
 
     fn delete(&self) {
-        let Some(pod) = self.any(|_| true) else {
-            return;
-        };
-        self.unwant(&pod);
+        if let Some(pod) = self.any(|_| true) {
+            self.delete_now(&pod);
+        }
+    }
+
+    fn delete_now(&self, pod: &Known) {
+        self.unwant(pod);
         if pod.is_static {
             self.note(&format!("remove {}", pod.name));
             self.machine.manifests.remove(&format!("{}.yaml", pod.name));
@@ -371,31 +374,14 @@ impl Story {
         self.machine.fake.lose_events(0);
         self.settle("after the last fault").await;
         self.checks.starts(&self.machine, &self.pods.borrow());
-        for pod in self.pods.borrow().values() {
-            // Never at rest.
-            if pod.is_wanted && pod.kind == Kind::Crashing && !pod.is_static {
-                self.machine.api.remove(&path(&pod.name));
-            } else if pod.is_wanted && pod.kind == Kind::Crashing {
-                self.machine.manifests.remove(&format!("{}.yaml", pod.name));
-            }
+        // They are never at rest.
+        while let Some(pod) = self.any(|pod| pod.kind == Kind::Crashing) {
+            self.delete_now(&pod);
         }
-        let mut pods = self.pods.borrow_mut();
-        for pod in pods.values_mut().filter(|pod| pod.kind == Kind::Crashing) {
-            (pod.is_wanted, pod.is_disturbed) = (false, true);
-        }
-        drop(pods);
         self.settle("without those that crash").await;
         self.rest().await;
         while let Some(pod) = self.any(|_| true) {
-            self.unwant(&pod);
-            if pod.is_static {
-                self.machine.manifests.remove(&format!("{}.yaml", pod.name));
-                continue;
-            }
-            let mut object = self.machine.api.object(&path(&pod.name)).unwrap_or_default();
-            object["metadata"]["deletionTimestamp"] = json!("2027-01-15T08:30:00Z");
-            object["metadata"]["deletionGracePeriodSeconds"] = json!(1);
-            self.machine.api.put(&path(&pod.name), object);
+            self.delete_now(&pod);
         }
         self.settle("after all were deleted").await;
     }

@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use crate::api_server::Mode;
 use crate::api_source::{
     bound, ids, joined, path, put_cluster, stays_untouched, wait_event, wait_runs, with_data_lost,
 };
 use crate::node::WAIT_LIMIT;
+use crate::support::api_server::Mode;
 use crate::support::fake_runtime::{FakeRuntime, Fault, Rpc};
 use crate::support::wait::{holds, wait_for};
 

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::api_server::{FakeApiServer, Mode, Seen};
 use crate::foreign_objects::Planter;
 use crate::node::{Node, WAIT_LIMIT};
 use crate::pods::{IMAGE, simple};
+use crate::support::api_server::{FakeApiServer, Mode, Seen};
 use crate::support::fake_runtime::{Behaviour, FakeRuntime, PodView, Rpc};
 use crate::support::wait::{holds, wait_for};
 

@@ -5,11 +5,11 @@ use std::path::PathBuf;
 use serde_json::json;
 use tonic::Code;
 
-use crate::api_server::FakeApiServer;
 use crate::api_source::{joined, path, wait_runs};
 use crate::node::{Node, WAIT_LIMIT};
 use crate::pods::simple;
 use crate::resize::{allocatable, request_resize, shown, sized, wait_condition, wait_resized};
+use crate::support::api_server::FakeApiServer;
 use crate::support::fake_runtime::{FakeRuntime, Fault, Features, Options, Rpc};
 use crate::support::wait::{holds, wait_for};
 

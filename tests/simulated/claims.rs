@@ -7,10 +7,10 @@ use base64::prelude::BASE64_STANDARD;
 use rustix::fs::{CWD, FileType, Mode as FileMode, makedev, mknodat};
 use serde_json::{Value, json};
 
-use crate::api_server::{FakeApiServer, Mode};
 use crate::api_source::{bound, ids, joined, path, wait_runs};
 use crate::node::WAIT_LIMIT;
 use crate::pods::{exec_probe, with};
+use crate::support::api_server::{FakeApiServer, Mode};
 use crate::support::fake_runtime::{FakeRuntime, Pull, Rpc};
 
 /// An image that is pulled with the pod's secret only.

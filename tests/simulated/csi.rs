@@ -11,10 +11,10 @@ use kubelet::resources::plugin_manager::registration_proto;
 use kubelet::volumes::csi::proto;
 use serde_json::{Value, json};
 
-use crate::api_server::FakeApiServer;
 use crate::api_source::{ForeignMount, bound, joined, path, stays_untouched, wait_runs};
 use crate::node::{Node, WAIT_LIMIT};
 use crate::registrar;
+use crate::support::api_server::FakeApiServer;
 use crate::support::fake_runtime::FakeRuntime;
 use crate::support::wait::{holds, wait_for};
 use driver::{CsiDriver, DriverConfig, Mounts};

@@ -4,7 +4,6 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use crate::api_server::FakeApiServer;
 use crate::api_source::{ids, path, stays_untouched, wait_event, wait_runs};
 use crate::csi::driver::CsiDriver;
 use crate::csi::{
@@ -13,6 +12,7 @@ use crate::csi::{
 };
 use crate::node::{Node, WAIT_LIMIT};
 use crate::registrar::FakeRegistrar;
+use crate::support::api_server::FakeApiServer;
 use crate::support::fake_runtime::FakeRuntime;
 use crate::support::wait::{holds, wait_for};
 

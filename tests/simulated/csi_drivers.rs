@@ -4,7 +4,6 @@ use std::sync::{Arc, Mutex};
 
 use serde_json::{Value, json};
 
-use crate::api_server::{FakeApiServer, Seen};
 use crate::api_source::{path, wait_runs};
 use crate::csi::driver::CsiDriver;
 use crate::csi::{
@@ -12,6 +11,7 @@ use crate::csi::{
     put_claim, put_driver, start_driver, unique_name,
 };
 use crate::node::{Node, WAIT_LIMIT};
+use crate::support::api_server::{FakeApiServer, Seen};
 use crate::support::wait::{holds, wait_for};
 
 /// The directory that a Go kubelet makes for the staged volume.

@@ -3,7 +3,6 @@
 use serde_json::{Value, json};
 use tonic::Code;
 
-use crate::api_server::{FakeApiServer, Mode};
 use crate::api_source::{path, wait_event, wait_runs};
 use crate::csi::driver::{Behaviour, CsiDriver};
 use crate::csi::{
@@ -12,6 +11,7 @@ use crate::csi::{
 };
 use crate::csi_node::{CsiNode, NodeDriver, pod};
 use crate::node::WAIT_LIMIT;
+use crate::support::api_server::{FakeApiServer, Mode};
 use crate::support::wait::{holds, wait_for};
 
 const EXPAND: &str = "NodeExpandVolume";

@@ -11,11 +11,11 @@ use std::time::Duration;
 use kubelet::apiserver::volume_attachment::attachment_name;
 use serde_json::{Value, json};
 
-use crate::api_server::FakeApiServer;
 use crate::api_source::{ForeignMount, bound, path};
 use crate::csi::driver::disks::{attached_below, detach_below};
 use crate::csi::driver::{CsiDriver, DriverConfig, DriverVolumes, Mounts};
 use crate::csi::mounts_below;
+use crate::support::api_server::FakeApiServer;
 use crate::support::fake_runtime::{FakeRuntime, Options, PodView};
 use crate::support::kubelet_process::{KubeletProcess, Settings};
 

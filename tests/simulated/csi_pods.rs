@@ -18,7 +18,7 @@ use crate::systemd::FakeSystemd;
 use crate::virtual_time::real_time;
 
 /// The attempt to attach the volume fails.
-fn refuse_attach(api: &crate::api_server::FakeApiServer, code: i32) {
+fn refuse_attach(api: &crate::support::api_server::FakeApiServer, code: i32) {
     let name = kubelet::apiserver::volume_attachment::attachment_name(VOLUME, DRIVER, "node1");
     let error = json!({"time": "2026-01-01T00:00:00Z", "message": "too many", "errorCode": code});
     api.put(
@@ -90,7 +90,7 @@ async fn a_pod_over_the_attachment_limit_is_rejected_and_no_other_is() {
 /// A node and a driver whose volumes need not be attached.
 async fn with_driver(
     prepare: impl FnOnce(&mut Node),
-) -> (Node, crate::api_server::FakeApiServer, CsiDriver) {
+) -> (Node, crate::support::api_server::FakeApiServer, CsiDriver) {
     let (mut node, api) = joined().await;
     prepare(&mut node);
     put_driver(&api, json!({"attachRequired": false}));
@@ -204,7 +204,7 @@ async fn a_shutdown_of_the_node_waits_until_volumes_are_unstaged() {
     all_undone(&node, &driver).await;
 }
 
-fn cordon(api: &crate::api_server::FakeApiServer, unschedulable: bool) {
+fn cordon(api: &crate::support::api_server::FakeApiServer, unschedulable: bool) {
     let mut object = api.object(NODE).expect("the node");
     object["spec"]["unschedulable"] = json!(unschedulable);
     api.put(NODE, object);

@@ -22,10 +22,10 @@ use kubelet::resources::v1alpha1::pod_resources_lister_client::PodResourcesListe
 use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt as _;
 
-use crate::api_server::FakeApiServer;
 use crate::api_source::{ForeignMount, bound, ids, joined, path, wait_event, wait_runs};
 use crate::node::{Node, WAIT_LIMIT};
 use crate::resize::{allocatable, sized};
+use crate::support::api_server::FakeApiServer;
 use crate::support::fake_runtime::{FakeRuntime, PodView};
 use crate::support::http;
 use crate::support::wait::{holds, wait_for};

@@ -9,11 +9,11 @@ use kubelet::resources::plugin_manager::registration_proto;
 use kubelet::resources::pod_resources::v1::GetPodResourcesRequest;
 use serde_json::{Value, json};
 
-use crate::api_server::FakeApiServer;
 use crate::api_source::{bound, joined, path, wait_runs};
 use crate::devices::agent;
 use crate::node::{Node, WAIT_LIMIT};
 use crate::registrar;
+use crate::support::api_server::FakeApiServer;
 use crate::support::fake_runtime::PodView;
 use crate::support::wait::{holds, wait_for};
 use driver::{FakeDriver, V1};

@@ -2,10 +2,10 @@
 
 use serde_json::json;
 
-use crate::api_server::FakeApiServer;
 use crate::api_source::{joined, path, wait_runs};
 use crate::node::{Node, WAIT_LIMIT};
 use crate::resize::sized;
+use crate::support::api_server::FakeApiServer;
 use crate::support::fake_runtime::{Call, Fault, Rpc};
 use crate::support::wait::{holds, wait_for};
 use crate::virtual_time::real_time;

@@ -9,11 +9,11 @@ use kubelet::resources::pod_resources::v1::{
     AllocatableResourcesRequest, ContainerMemory, ListPodResourcesRequest,
 };
 
-use crate::api_server::Mode;
 use crate::api_source::{bound, joined, path, wait_runs};
 use crate::node::{Node, WAIT_LIMIT, phase};
 use crate::pods::{container, pod, simple, with, with_metadata};
 use crate::resize::{request_resize, sized, wait_resized};
+use crate::support::api_server::Mode;
 use crate::support::fake_runtime::{FakeRuntime, Fault, PodView, Rpc};
 use crate::support::wait::{holds, wait_for};
 use crate::sysfs;

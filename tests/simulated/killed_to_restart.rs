@@ -9,10 +9,10 @@ use tonic::Code;
 
 use crate::api_source::{self, bound, ids, joined, path};
 use crate::foreign_objects::{Plant, Planter};
-use crate::log::Log;
 use crate::node::{Node, WAIT_LIMIT, full, phase, runs, status_of, waits_for};
 use crate::pods::{container, exec_probe, pod, with, with_spec};
 use crate::support::fake_runtime::{Behaviour, ExecOutcome, FakeRuntime, Fault, Rpc};
+use crate::support::log::Log;
 use crate::support::wait::{holds, wait_for};
 use crate::virtual_time::real_time;
 

@@ -36,7 +36,6 @@ use kubelet::resources::plugin_manager::registration_proto;
 
 mod adopted_api_pods;
 mod api_pods;
-mod api_server;
 mod api_source;
 mod cgroups;
 mod checkpoint;
@@ -68,7 +67,6 @@ mod kill_during_sync;
 mod killed_to_restart;
 mod kubelet_restarts;
 mod leaving_pods;
-mod log;
 mod log_backpressure;
 mod logs;
 mod lost_containers;

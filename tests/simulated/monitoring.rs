@@ -11,13 +11,13 @@ use rcgen::{CertificateParams, KeyPair};
 use serde_json::{Value, json};
 use tonic::Code;
 
-use crate::api_server::{FakeApiServer, Mode};
 use crate::api_source::{path, wait_runs};
 use crate::csi::driver::{Behaviour, CsiDriver};
 use crate::csi::{VOLUME, joined_and_mounting, of_claim, put_claim, put_driver, start_driver};
 use crate::node::{Node, full, put};
 use crate::pki::Authority;
 use crate::pods::{container, exec_probe, pod, simple, with};
+use crate::support::api_server::{FakeApiServer, Mode};
 use crate::support::fake_runtime::{FakeRuntime, Fault, Options, Rpc};
 use crate::support::kubelet_process::{KubeletProcess, Settings, free_ports};
 use crate::support::prometheus::{Prometheus, promtool};

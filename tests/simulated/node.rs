@@ -13,10 +13,10 @@ use serde_json::Value;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
-use crate::log::Log;
 use crate::support::fake_runtime::{Call, ContainerView, FakeRuntime, Options, Rpc};
 use crate::support::http;
 use crate::support::kubelet_process::{KubeletProcess, Settings, free_ports};
+use crate::support::log::Log;
 use crate::support::manifests::Manifests;
 use crate::support::wait::{holds, wait_for};
 use crate::threaded_kubelet::ThreadedKubelet;
@@ -93,7 +93,7 @@ impl Node {
             running: None,
             dir: path,
             system_bus: None,
-            _log: crate::log::print_on_this_thread(),
+            _log: crate::support::log::print_on_this_thread(),
         }
     }
 

@@ -13,10 +13,10 @@ use proptest::test_runner::{Config, TestRunner};
 use serde_json::{Value, json};
 use tonic::Code;
 
-use crate::log::Log;
 use crate::node::{Node, full, phase};
 use crate::pods::{container, pod, with, with_metadata, with_spec};
 use crate::support::fake_runtime::{Behaviour, ContainerView, Fault, Options, PodView, Rpc};
+use crate::support::log::Log;
 use crate::support::wait::{holds, wait_for};
 use crate::virtual_time::real_time;
 

@@ -5,11 +5,11 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use tonic::Code;
 
-use crate::api_server::FakeApiServer;
 use crate::api_source::{bound, ids, joined, path, wait_runs};
-use crate::log::Log;
 use crate::node::{Node, WAIT_LIMIT};
+use crate::support::api_server::FakeApiServer;
 use crate::support::fake_runtime::{FakeRuntime, Fault, Rpc};
+use crate::support::log::Log;
 use crate::support::wait::{holds, wait_for};
 use crate::virtual_time::real_time;
 

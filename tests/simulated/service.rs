@@ -5,8 +5,8 @@ use std::time::Duration;
 use serde_json::Value;
 use tokio::net::UnixDatagram;
 
-use crate::api_server::{FakeApiServer, Mode};
 use crate::node::WAIT_LIMIT;
+use crate::support::api_server::{FakeApiServer, Mode};
 use crate::support::fake_runtime::{FakeRuntime, Options};
 use crate::support::kubelet_process::{KubeletProcess, Settings};
 use crate::support::wait::{holds, wait_for};

@@ -7,7 +7,7 @@ use kubelet::config::KubeletConfig;
 use tokio::runtime::Builder;
 use tokio::sync::oneshot;
 
-use crate::log::{self, Log};
+use crate::support::log::{self, Log};
 
 /// As few as can get into each other's way.
 const THREADS: usize = 2;

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::api_server::FakeApiServer;
 use crate::api_source::{bound, joined, path, wait_event, wait_runs};
 use crate::node::WAIT_LIMIT;
+use crate::support::api_server::FakeApiServer;
 use crate::support::fake_runtime::{FakeRuntime, Rpc};
 use crate::support::wait::{holds, wait_for};
 

@@ -1,6 +1,6 @@
-//! What the black-box tests share: a fake runtime, a client of the runtime, the kubelet as a
-//! process, faults, HTTP, manifests, waiting, scenarios with a runner and scripts of their own.
+//! What the black-box tests share: a fake runtime, an API server, a client of the runtime, the kubelet as a process, faults, HTTP, manifests, waiting, scenarios with a runner and scripts of their own.
 
+pub mod api_server;
 pub mod bridge;
 pub mod cri_client;
 pub mod faults;
@@ -8,6 +8,7 @@ pub mod dead_fs;
 pub mod fake_runtime;
 pub mod http;
 pub mod kubelet_process;
+pub mod log;
 pub mod manifests;
 pub mod metric_facts;
 pub mod panics;

@@ -17,14 +17,14 @@ struct Printer<W> {
 
 /// Lines of one or several kubelets, one after the other.
 #[derive(Clone)]
-pub(crate) struct Log {
+pub struct Log {
     lines: Arc<Mutex<Vec<String>>>,
     /// One for all threads: a span may be closed on another thread than it was opened on.
     dispatch: Dispatch,
 }
 
 impl Log {
-    pub(crate) fn new() -> Log {
+    pub fn new() -> Log {
         let lines = Arc::<Mutex<Vec<String>>>::default();
         let kept = lines.clone();
         let dispatch = printer(move |line| kept.lock().push(line));
@@ -32,12 +32,12 @@ impl Log {
     }
 
     /// Shows it if the test fails.
-    pub(crate) fn shown_on_panic(&self) -> ShownOnPanic {
+    pub fn shown_on_panic(&self) -> ShownOnPanic {
         ShownOnPanic(self.clone())
     }
 
     /// Shows it.
-    pub(crate) fn print(&self) {
+    pub fn print(&self) {
         for line in self.lines.lock().iter() {
             println!("{line}");
         }
@@ -45,7 +45,7 @@ impl Log {
 }
 
 /// Shows a log when its test fails.
-pub(crate) struct ShownOnPanic(Log);
+pub struct ShownOnPanic(Log);
 
 impl Drop for ShownOnPanic {
     fn drop(&mut self) {
@@ -81,12 +81,12 @@ impl<S: Subscriber, W: Fn(String) + 'static> Layer<S> for Printer<W> {
 }
 
 /// Until dropped, what happens on this thread is printed.
-pub(crate) fn print_on_this_thread() -> DefaultGuard {
+pub fn print_on_this_thread() -> DefaultGuard {
     dispatcher::set_default(&printer(|line| println!("{line}")))
 }
 
 /// Until dropped, what happens on this thread is kept.
-pub(crate) fn keep(log: &Log) -> DefaultGuard {
+pub fn keep(log: &Log) -> DefaultGuard {
     dispatcher::set_default(&log.dispatch)
 }
 

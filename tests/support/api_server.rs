@@ -21,7 +21,7 @@ use tokio::sync::{broadcast, watch};
 
 /// How requests are answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Mode {
+pub enum Mode {
     /// As they should be.
     Well,
     /// With this status, all of them.
@@ -72,10 +72,10 @@ impl Place {
 
 /// A request as it came.
 #[derive(Debug, Clone)]
-pub(crate) struct Seen {
-    pub(crate) method: String,
-    pub(crate) path: String,
-    pub(crate) body: Value,
+pub struct Seen {
+    pub method: String,
+    pub path: String,
+    pub body: Value,
 }
 
 /// The objects, and every change of them so that a watch misses none.
@@ -114,14 +114,14 @@ struct Shared {
 }
 
 /// The server; it ends with the test.
-pub(crate) struct FakeApiServer {
+pub struct FakeApiServer {
     shared: Arc<Shared>,
     listener: TcpListener,
     port: u16,
 }
 
 impl FakeApiServer {
-    pub(crate) async fn start() -> FakeApiServer {
+    pub async fn start() -> FakeApiServer {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         listener.set_nonblocking(true).expect("a listener");
         let port = listener.local_addr().expect("its address").port();
@@ -139,13 +139,13 @@ impl FakeApiServer {
     }
 
     /// Goes on with another tokio runtime, after the one before is gone with all its tasks.
-    pub(crate) fn resume(&self) {
+    pub fn resume(&self) {
         let listener = self.listener.try_clone().and_then(tokio::net::TcpListener::from_std);
         tokio::spawn(serve(listener.expect("the listener"), self.shared.clone()));
     }
 
     /// Writes a kubeconfig for it.
-    pub(crate) fn kubeconfig(&self, dir: &Path) -> PathBuf {
+    pub fn kubeconfig(&self, dir: &Path) -> PathBuf {
         let path = dir.join("kubeconfig");
         let text = json!({
             "apiVersion": "v1", "kind": "Config", "current-context": "c",
@@ -158,54 +158,51 @@ impl FakeApiServer {
     }
 
     /// From now on; what is under way is cut.
-    pub(crate) fn answer(&self, mode: Mode) {
+    pub fn answer(&self, mode: Mode) {
         self.shared.mode.send_replace(mode);
     }
 
     /// Adds or replaces an object.
-    pub(crate) fn put(&self, path: &str, object: Value) {
+    pub fn put(&self, path: &str, object: Value) {
         self.shared.put(Place::of(path).expect("a path"), object);
     }
 
     /// Takes an object away.
-    pub(crate) fn remove(&self, path: &str) {
+    pub fn remove(&self, path: &str) {
         self.shared.remove(&Place::of(path).expect("a path"));
     }
 
     /// As after a restore of a backup: the versions of changes from now on begin again after this one. The objects stay.
-    pub(crate) fn restore(&self, version: u64) {
+    pub fn restore(&self, version: u64) {
         let mut objects = self.shared.objects.lock();
         objects.version = version;
         objects.changes.clear();
     }
 
     /// An object as it is now.
-    pub(crate) fn object(&self, path: &str) -> Option<Value> {
+    pub fn object(&self, path: &str) -> Option<Value> {
         let place = Place::of(path).expect("a path");
         self.shared.objects.lock().stored.get(&place).cloned()
     }
 
     /// All objects of a path without a name; that of pods has those of all namespaces.
-    pub(crate) fn all(&self, path: &str) -> Vec<Value> {
+    pub fn all(&self, path: &str) -> Vec<Value> {
         let list = self.shared.list(&Place::of(path).expect("a path"), None);
         list["items"].as_array().cloned().expect("items")
     }
 
     /// Calls this with the resource and the object of every write, before the next one. It must not use this server.
-    pub(crate) fn observe(&self, observer: impl Fn(&str, &Value) + Send + Sync + 'static) {
+    pub fn observe(&self, observer: impl Fn(&str, &Value) + Send + Sync + 'static) {
         self.shared.observers.lock().push(Box::new(observer));
     }
 
     /// Calls this with the resource and the object of every deletion by a client, after it.
-    pub(crate) fn observe_deletions(
-        &self,
-        observer: impl Fn(&str, &Value) + Send + Sync + 'static,
-    ) {
+    pub fn observe_deletions(&self, observer: impl Fn(&str, &Value) + Send + Sync + 'static) {
         self.shared.deletion_observers.lock().push(Box::new(observer));
     }
 
     /// Requests so far.
-    pub(crate) fn seen(&self) -> Vec<Seen> {
+    pub fn seen(&self) -> Vec<Seen> {
         self.shared.seen.lock().clone()
     }
 }

@@ -1,6 +1,6 @@
 # Everything here works on a fresh Debian machine as root; hack/install-deps.sh brings what is missing.
 
-.PHONY: demo run cluster cluster-demo swap-demo conformance conformance-subset conformance-storage install install-program uninstall release test-aarch64 test test-busy test-versions test-runtimes test-monitoring test-machine test-release soak faults measured-kubelet bench bench-load bench-go bench-cluster bench-containerd lint advisories lines fmt clean
+.PHONY: demo run cluster cluster-demo swap-demo conformance conformance-subset conformance-storage install install-program uninstall release test-aarch64 test test-busy test-versions test-runtimes test-monitoring test-machine test-release soak histories faults measured-kubelet bench bench-load bench-go bench-cluster bench-containerd lint advisories lines fmt clean
 
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 
@@ -184,6 +184,12 @@ measured-kubelet:
 test-release: measured-kubelet
 	KUBELET_UNDER_TEST=$(MEASURED) cargo test --test simulated -- kubelet_restarts:: service::
 
+# Histories of the whole node in virtual time: the kubelet, a container runtime and an API server in one thread, with
+# users, faults and kills by a seed, which repeats one to the last call. HISTORIES says how many; SEED=N alone lives and
+# prints one, with LOG=1 and the kubelet's log.
+histories:
+	$(if $(SEED)$(HISTORIES),,HISTORIES=1000) cargo test --profile bench --test histories
+
 # The kubelet is killed at random moments while pods churn, and more goes wrong: on a simulated runtime, there also with
 # volumes of CSI drivers that hang, fail, crash and lie, and on private containerds. Prints what it counts, into
 # target/faults, and fails when a goal is missed; the story of each episode that failed is there too. FAULTS_SEED and
@@ -198,6 +204,7 @@ faults: measured-kubelet
 		FAULTS_CONTAINERD_OTHERS=$${FAULTS_CONTAINERD_OTHERS:-20} \
 		SCENARIO_SECONDS=$${SCENARIO_SECONDS:-7200} RUST_TEST_THREADS=1 \
 		cargo test --no-fail-fast --test simulated --test containerd faults_under_churn -- --nocapture
+	$(MAKE) histories
 
 # Costs of a node on a simulated runtime, into target/bench/node.md.
 bench: test-release

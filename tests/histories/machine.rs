@@ -176,7 +176,8 @@ fn configuration(endpoint: &str) -> config::KubeletConfig {
     let root = format!("--root-dir={dir}/root");
     let kubeconfig = format!("--kubeconfig={dir}/kubeconfig");
     let config = format!("--config={}", path.display());
-    let args = [&*config, &root, &kubeconfig, "--hostname-override=node1"].map(Into::into);
+    let (name, address) = ("--hostname-override=node1", "--node-ip=10.0.0.1");
+    let args = [&*config, &root, &kubeconfig, name, address].map(Into::into);
     let Ok(Invocation::Run(flags)) = config::parse_args(args) else {
         panic!("the command line is not accepted");
     };

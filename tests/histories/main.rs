@@ -1,8 +1,10 @@
 //! Histories of a node in virtual time: the whole kubelet, a container runtime and an API server in one thread, whose
 //! scheduling, faults, kills and users all follow from a seed.
 //!
-//! `HISTORIES` is how many (default 30), `SEED` the first one; with `SEED` alone that one is lived and printed. Each is a
-//! process of its own. A seed gives the same history to the last call, which is checked with the first one.
+//! `HISTORIES` is how many (default 30), `SEED` the first one; with `SEED` alone that one is lived and printed, its first
+//! `ACTIONS` if these are given, and with `LOG=1` the kubelet's log. Each is a process of its own. A seed gives the same
+//! history to the last call, which is checked with the first one. Of one that fails the shortest beginning is printed
+//! that still fails, if it is followed by the end of all histories.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -34,6 +36,8 @@ use parking_lot::Mutex;
 const USUAL: u64 = 30;
 /// The variable by which a process knows the history that it is to live.
 const LIVE: &str = "LIVE_HISTORY";
+/// Stands before the trace in what such a process prints.
+const TRACE: &str = "---- trace\n";
 
 static PANICS: AtomicUsize = AtomicUsize::new(0);
 
@@ -62,8 +66,8 @@ fn main() -> ExitCode {
     }
     match (variable("SEED"), variable("HISTORIES")) {
         (Some(seed), None) => {
-            let lived = in_process(seed);
-            print!("{}", String::from_utf8_lossy(&lived.stdout));
+            let lived = in_process(seed, variable("ACTIONS").unwrap_or(u64::MAX));
+            print!("{}", notes(&lived));
             eprint!("{}", String::from_utf8_lossy(&lived.stderr));
             if lived.status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
         }
@@ -71,10 +75,37 @@ fn main() -> ExitCode {
     }
 }
 
-fn in_process(seed: u64) -> Output {
+fn in_process(seed: u64, actions: u64) -> Output {
     let this = std::env::current_exe().expect("this program");
-    let child = Command::new(this).env(LIVE, seed.to_string()).output();
-    child.expect("a process")
+    let mut child = Command::new(this);
+    child.env(LIVE, seed.to_string()).env("ACTIONS", actions.to_string());
+    child.output().expect("a process")
+}
+
+/// What a process says of its history, without the trace after it.
+fn notes(lived: &Output) -> String {
+    let text = String::from_utf8_lossy(&lived.stdout);
+    text.split(TRACE).next().unwrap_or_default().to_owned()
+}
+
+/// The first lines that differ.
+fn difference(one: &Output, other: &Output) -> Option<String> {
+    let text = |lived: &Output| String::from_utf8_lossy(&lived.stdout).into_owned();
+    let (one, other) = (text(one), text(other));
+    let mut both = one.lines().zip(other.lines());
+    let found = both.find(|(one, other)| one != other);
+    found.map(|(one, other)| format!("\n{one}\n{other}"))
+}
+
+/// With how few of its first actions a history still fails.
+fn shrink(seed: u64) -> u64 {
+    let (mut succeeds, mut fails) = (0_u64, 1024);
+    while fails - succeeds > 1 {
+        let half = succeeds.midpoint(fails);
+        let has_failed = !in_process(seed, half).status.success();
+        *(if has_failed { &mut fails } else { &mut succeeds }) = half;
+    }
+    fails
 }
 
 /// Lives one history here and prints it.
@@ -87,19 +118,16 @@ fn live(seed: u64) -> ExitCode {
         print(panic);
     }));
     let log = std::env::var_os("LOG").map(|_| support::log::print_on_this_thread());
-    let mut end = story::live(seed);
+    let mut end = story::live(seed, variable("ACTIONS").unwrap_or(u64::MAX));
     drop(log);
     let panics = PANICS.load(Ordering::Relaxed);
     if panics > 0 {
         end.findings.push(format!("{panics} panics"));
     }
-    if let Some(path) = std::env::var_os("TRACE") {
-        // The path is one outside of the own directory.
-        std::fs::write(path, &end.trace).expect("write the trace");
-    }
     print!("{}", end.notes);
     let hash = crc32fast::hash(end.trace.as_bytes());
     println!("seed {seed}: {} lines, {hash:08x}", end.trace.lines().count());
+    print!("{TRACE}{}", end.trace);
     if end.findings.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
@@ -116,13 +144,22 @@ fn live_all(first: u64, number: u64) -> ExitCode {
                     if seed >= first + number {
                         return;
                     }
-                    let lived = in_process(seed);
-                    let is_same = seed != first || in_process(seed).stdout == lived.stdout;
-                    if lived.status.success() && is_same {
+                    let mut lived = in_process(seed, u64::MAX);
+                    let is_first = seed == first;
+                    let again = is_first.then(|| in_process(seed, u64::MAX));
+                    let differs = again.and_then(|again| difference(&lived, &again));
+                    if lived.status.success() && differs.is_none() {
                         continue;
                     }
-                    let text = String::from_utf8_lossy(&lived.stdout);
-                    println!("---- SEED={seed}, the same again: {is_same}\n{text}");
+                    let mut actions = u64::MAX;
+                    if !lived.status.success() {
+                        actions = shrink(seed);
+                        lived = in_process(seed, actions);
+                    }
+                    println!("---- SEED={seed} ACTIONS={actions}\n{}", notes(&lived));
+                    if let Some(lines) = differs {
+                        println!("it was not the same again: {lines}");
+                    }
                     println!("{}", String::from_utf8_lossy(&lived.stderr));
                     failed.lock().push(seed);
                 }

@@ -50,10 +50,10 @@ pub struct End {
     pub trace: String,
 }
 
-/// Lives the history of a seed.
-pub fn live(seed: u64) -> End {
+/// Lives the history of a seed, or the first actions of it and then the end.
+pub fn live(seed: u64, actions: u64) -> End {
     let begin = Timestamp::from_second(1_800_000_000).expect("a time");
-    machine::live(begin, async |machine| Story::new(machine, seed, begin).tell().await)
+    machine::live(begin, async |machine| Story::new(machine, seed, begin).tell(actions).await)
 }
 
 struct Story {
@@ -122,9 +122,10 @@ impl Story {
         Duration::try_from(since).unwrap_or_default()
     }
 
-    async fn tell(self) -> End {
+    async fn tell(self, mut actions: u64) -> End {
         self.machine.start();
-        while self.elapsed() < LASTS {
+        while self.elapsed() < LASTS && actions > 0 {
+            actions -= 1;
             // Mostly close together, so that one thing meets the other.
             let gap = match self.random(4) {
                 0 => Duration::ZERO,
@@ -322,7 +323,7 @@ impl Story {
         let times = 1 + self.random(4) as u32;
         let fault = match self.random(4) {
             0 => Fault::hang(rpc).times(1),
-            1 => Fault::lose_answer(rpc, Code::Unknown, "the answer is lost"),
+            1 => Fault::lose_answer(rpc, Code::DeadlineExceeded, "the answer is lost"),
             2 => Fault::delay(rpc, self.milliseconds(20_000)),
             _ => Fault::fail(rpc, Code::Unknown, "no"),
         };

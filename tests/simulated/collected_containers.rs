@@ -4,11 +4,13 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{ContainerStateTerminated, Pod};
 use serde_json::json;
+use tonic::Code;
 
+use crate::api_source::{bound, joined, path};
 use crate::foreign_objects::Planter;
 use crate::node::{Node, WAIT_LIMIT, backs_off_for, full, runs, status_of};
 use crate::pods::{container, pod, simple, with_spec};
-use crate::support::fake_runtime::{Behaviour, FakeRuntime, Rpc};
+use crate::support::fake_runtime::{Behaviour, FakeRuntime, Fault, Rpc};
 
 /// A node that keeps no dead containers.
 async fn tidy() -> Node {
@@ -116,4 +118,27 @@ async fn a_container_that_is_done_is_not_run_again_because_somebody_removed_it()
     stays_done(&node).await;
     node.fake.exit("main", 0);
     node.wait_phase("web", "Succeeded").await;
+}
+
+#[tokio::test]
+async fn a_removal_that_failed_in_a_sync_is_repeated_for_a_pod_of_the_api_server_as_well() {
+    let (mut node, api) = joined().await;
+    api.put(&path("web"), bound("web"));
+    node.start().await;
+    node.fake.inject(Fault::fail(Rpc::RemoveContainer, Code::Unknown, "no").times(1));
+    for instance in 0..3 {
+        let runs = |fake: &FakeRuntime| {
+            let newest = fake.container("web/main");
+            newest.is_some_and(|newest| newest.attempt == instance && newest.is_running())
+        };
+        node.fake.wait_until("the next instance runs", WAIT_LIMIT, runs).await;
+        if instance < 2 {
+            assert!(node.fake.exit("web/main", 1));
+        }
+    }
+    let repeated = |fake: &FakeRuntime| {
+        let left = fake.pod("web").expect("the pod").containers.len();
+        fake.count(Rpc::RemoveContainer) >= 2 && left == 2
+    };
+    node.fake.wait_until("it is removed", Duration::from_secs(70), repeated).await;
 }

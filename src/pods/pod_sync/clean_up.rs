@@ -21,16 +21,20 @@ use tokio_util::sync::CancellationToken;
 
 /// How long the runtime status of a pod that is gone may take to settle.
 const CACHE_TIMEOUT: Duration = Duration::from_secs(30);
+/// After this a failed removal of a superseded container is repeated.
+pub(super) const REMOVAL_RETRY: Duration = Duration::from_secs(60);
 
 impl PodSync {
-    /// Once newer instances have started, removes dead ones beyond `--maximum-dead-containers-per-container`.
-    pub(super) async fn remove_superseded(&self, pod: &Pod) {
+    /// Removes dead instances beyond `--maximum-dead-containers-per-container`; false if the runtime did not remove one.
+    pub(super) async fn remove_superseded(&self, pod: &Pod) -> bool {
         let runtime_status = self.cache.latest(&pod.uid());
         let removed = self.runtime.remove_dead_containers(&runtime_status, false).await;
         if let Err(error) = removed {
             let err = error_chain(error.as_ref());
             tracing::warn!(pod = %pod.log_name(), err, "Failed to remove superseded containers");
+            return false;
         }
+        true
     }
 
     /// Removes everything of a pod that no source has and none of whose containers runs: containers, sandboxes, logs,

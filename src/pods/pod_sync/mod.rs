@@ -289,15 +289,15 @@ impl PodSync {
             cancel,
         };
         let syncing = Box::pin(self.runtime.sync_pod(request));
-        let result = tokio::select! {
+        let mut result = tokio::select! {
             biased;
             result = syncing => result,
             never = self.keep_volumes_current(pod) => match never {},
         };
-        if result.changed_runtime {
-            // If this is cancelled, the next sync that changes the runtime removes them (of static pods: housekeeping).
-            let removal = Box::pin(self.remove_superseded(pod));
-            cancel.run_until_cancelled(removal).await;
+        // In each sync, because the one before may have failed in this or been cancelled.
+        let removal = Box::pin(self.remove_superseded(pod));
+        if cancel.run_until_cancelled(removal).await == Some(false) {
+            result.retry_after(clean_up::REMOVAL_RETRY);
         }
         Ok(result)
     }

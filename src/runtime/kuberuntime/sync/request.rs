@@ -92,7 +92,8 @@ impl PodSyncResult {
         self.failures.push(failure);
     }
 
-    pub(super) fn retry_after(&mut self, delay: Duration) {
+    /// Makes the next sync due after this at the latest.
+    pub fn retry_after(&mut self, delay: Duration) {
         let at = clock::instant() + delay;
         self.next_sync_at = Some(self.next_sync_at.map_or(at, |known| known.min(at)));
     }

@@ -60,6 +60,8 @@ fn phase_with_a_plain_init_container() {
         ("OnFailure", "1-", "Pending"),
         ("Never", "1-", "Failed"),
         ("Never", "0-", "Pending"),
+        // It runs again, in a new sandbox.
+        ("Always", "r0", "Running"),
         ("Always", "0r", "Running"),
         ("Never", "00", "Succeeded"),
     ];

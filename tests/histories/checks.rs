@@ -49,9 +49,9 @@ impl Findings {
     }
 }
 
-/// What the API server was told last of a pod.
+/// The status of a pod that was written last.
 #[derive(Default)]
-struct Told {
+struct Written {
     phase: String,
     restarts: BTreeMap<String, u64>,
 }
@@ -92,24 +92,27 @@ impl Checks {
     /// Watches what the kubelet writes. `probed` has the ids of containers whose readiness probe has succeeded.
     pub fn new(machine: &Machine, probed: Arc<Mutex<BTreeSet<String>>>) -> Self {
         let findings = Arc::<Findings>::default();
-        let told = Mutex::new(BTreeMap::<String, Told>::new());
+        let written = Mutex::new(BTreeMap::<String, Written>::new());
         let found = findings.clone();
         machine.api.observe(move |resource, object| {
             if resource != "pods" {
                 return;
             }
             let (name, uid) = (&object["metadata"]["name"], uid(object));
-            let mut told = told.lock();
-            let told = told.entry(uid).or_default();
+            let mut written = written.lock();
+            let written = written.entry(uid).or_default();
             let phase = object["status"]["phase"].as_str().unwrap_or_default();
-            if rank(phase) < rank(&told.phase) {
-                found.add(format!("the phase of {name} goes back from {} to {phase}", told.phase));
+            if rank(phase) < rank(&written.phase) {
+                found.add(format!(
+                    "the phase of {name} goes back from {} to {phase}",
+                    written.phase
+                ));
             }
-            told.phase = phase.to_owned();
+            written.phase = phase.to_owned();
             for status in statuses(object) {
                 let container = status["name"].as_str().unwrap_or_default();
                 let count = status["restartCount"].as_u64().unwrap_or_default();
-                let before = told.restarts.entry(container.to_owned()).or_default();
+                let before = written.restarts.entry(container.to_owned()).or_default();
                 if count < *before {
                     found
                         .add(format!("the restart count of {name} falls from {before} to {count}"));

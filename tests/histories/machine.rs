@@ -10,7 +10,6 @@ use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::rc::Rc;
 use std::task::Poll;
-use std::time::Duration;
 
 use jiff::Timestamp;
 use kubelet::app::App;
@@ -135,11 +134,11 @@ pub fn live<T>(begin: Timestamp, story: impl AsyncFnOnce(Rc<Machine>) -> T) -> T
         if let Some(machine) = &*machine.borrow() {
             machine.is_ended.set(false);
         }
-        let told = runtime.block_on(poll_fn(|context| {
-            let told = story.as_mut().poll(context);
+        let ended = runtime.block_on(poll_fn(|context| {
+            let polled = story.as_mut().poll(context);
             now.set(clock::timestamp());
             let is_ended = || machine.borrow().as_ref().is_some_and(|one| one.is_ended.get());
-            match told {
+            match polled {
                 Poll::Ready(end) => Poll::Ready(Some(end)),
                 Poll::Pending if is_ended() => Poll::Ready(None),
                 Poll::Pending => Poll::Pending,
@@ -148,7 +147,7 @@ pub fn live<T>(begin: Timestamp, story: impl AsyncFnOnce(Rc<Machine>) -> T) -> T
         // What is dropped with its tasks still reads the wall time.
         drop(runtime);
         drop(wall);
-        if let Some(end) = told {
+        if let Some(end) = ended {
             return end;
         }
     }
@@ -182,9 +181,4 @@ fn configuration(endpoint: &str) -> config::KubeletConfig {
         panic!("the command line is not accepted");
     };
     config::load(&flags, &HostFacts { hostname: NODE.to_owned() }).expect("a configuration")
-}
-
-/// Lets so much time pass.
-pub async fn wait(time: Duration) {
-    tokio::time::sleep(time).await;
 }

@@ -88,13 +88,16 @@ fn notes(lived: &Output) -> String {
     text.split(TRACE).next().unwrap_or_default().to_owned()
 }
 
-/// The first lines that differ.
+/// The first lines that differ, if anything does.
 fn difference(one: &Output, other: &Output) -> Option<String> {
     let text = |lived: &Output| String::from_utf8_lossy(&lived.stdout).into_owned();
     let (one, other) = (text(one), text(other));
+    if one == other {
+        return None;
+    }
     let mut both = one.lines().zip(other.lines());
     let found = both.find(|(one, other)| one != other);
-    found.map(|(one, other)| format!("\n{one}\n{other}"))
+    Some(found.map_or("one is longer".to_owned(), |(one, other)| format!("\n{one}\n{other}")))
 }
 
 /// With how few of its first actions a history still fails.

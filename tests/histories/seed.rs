@@ -12,11 +12,11 @@ thread_local! {
         const { RefCell::new(fastrand::Rng::with_seed(0)) };
 }
 
-/// Replaces that of the C library in this program: the standard library's hash keys come from it, and with them the
-/// order of hash maps and the choices of tokio's `select!`.
+/// Replaces the C library's: the standard library takes its hash keys from it, and with them hash maps get their order and
+/// `select!` its choices.
 ///
 /// # Safety
-/// As that of the C library: `into` has room for `length` bytes.
+/// As for the C library's: `into` has room for `length` bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn getrandom(into: *mut u8, length: usize, _flags: u32) -> isize {
     // SAFETY: the caller's promise.
@@ -25,11 +25,11 @@ pub unsafe extern "C" fn getrandom(into: *mut u8, length: usize, _flags: u32) ->
     length.cast_signed()
 }
 
-/// Replaces that of the C library in this program. Time stands still, also for libraries that do not know tokio's clock;
+/// Replaces the C library's. Time stands still, also for libraries that do not know tokio's clock;
 /// the clocks of processor time are the kernel's.
 ///
 /// # Safety
-/// As that of the C library: `into` has room for a time.
+/// As for the C library's: `into` has room for a time.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn clock_gettime(clock: libc::clockid_t, into: *mut libc::timespec) -> i32 {
     if IS_PLANTED.load(Ordering::Relaxed) {

@@ -10,10 +10,11 @@ use jiff::Timestamp;
 use kubelet::base::clock;
 use parking_lot::Mutex;
 use serde_json::json;
+use tokio::time::sleep;
 use tonic::{Code, Status};
 
 use crate::checks::{Checks, Known, trace};
-use crate::machine::{self, Machine, wait};
+use crate::machine::{self, Machine};
 use crate::pods::{Kind, bound, manifest, path};
 use crate::support::api_server::Mode;
 use crate::support::fake_runtime::{Behaviour, ExecOutcome, Fault, Rpc};
@@ -133,7 +134,7 @@ impl Story {
                 2 => self.milliseconds(2000),
                 _ => self.milliseconds(30_000),
             };
-            wait(gap).await;
+            sleep(gap).await;
             for _ in 0..self.random(30) {
                 tokio::task::yield_now().await;
             }
@@ -300,7 +301,7 @@ impl Story {
             self.machine.kill().await;
         }
         if self.random(3) > 0 {
-            wait(self.milliseconds(3000)).await;
+            sleep(self.milliseconds(3000)).await;
         }
         self.note("start");
         self.machine.start();
@@ -311,7 +312,7 @@ impl Story {
         if let Err(ended) = self.machine.stop().await {
             self.checks.findings.add(format!("the kubelet does not end well: {ended}"));
         }
-        wait(self.milliseconds(20_000)).await;
+        sleep(self.milliseconds(20_000)).await;
         // The process is gone with all that did not stop.
         self.machine.kill().await;
         self.note("start");
@@ -322,7 +323,7 @@ impl Story {
         let rpc = HIT[self.random(HIT.len())];
         let times = 1 + self.random(4) as u32;
         let fault = match self.random(4) {
-            0 => Fault::hang(rpc).times(1),
+            0 => Fault::hang(rpc),
             1 => Fault::lose_answer(rpc, Code::DeadlineExceeded, "the answer is lost"),
             2 => Fault::delay(rpc, self.milliseconds(20_000)),
             _ => Fault::fail(rpc, Code::Unknown, "no"),
@@ -348,7 +349,7 @@ impl Story {
     async fn lose_runtime(&self) {
         self.note("the runtime is away");
         self.machine.fake.vanish();
-        wait(self.milliseconds(20_000)).await;
+        sleep(self.milliseconds(20_000)).await;
         self.note("the runtime is back");
         self.machine.fake.come_back();
     }
@@ -403,14 +404,14 @@ impl Story {
                 }
                 return;
             }
-            wait(Duration::from_secs(1)).await;
+            sleep(Duration::from_secs(1)).await;
         }
     }
 
     /// Nothing is done and nothing is said of pods when all is right.
     async fn rest(&self) {
         // What is late: garbage collection, events.
-        wait(Duration::from_secs(120)).await;
+        sleep(Duration::from_secs(120)).await;
         let mutations = self.machine.fake.mutations();
         let writes = || {
             let seen = self.machine.api.seen();
@@ -418,7 +419,7 @@ impl Story {
             seen.iter().filter(|seen| seen.method != "GET" && of_pods(&seen.path)).count()
         };
         let before = writes();
-        wait(RESTS).await;
+        sleep(RESTS).await;
         if self.machine.fake.mutations() != mutations {
             let calls = self.machine.fake.calls();
             let last = calls.iter().rev().find(|call| call.rpc.is_mutating());
@@ -427,7 +428,9 @@ impl Story {
         if writes() != before {
             let seen = self.machine.api.seen();
             let last = seen.iter().rev().find(|seen| seen.path.contains("/pods/"));
-            self.checks.findings.add(format!("the API server is told at rest: {last:?}"));
+            self.checks
+                .findings
+                .add(format!("pods are written to the API server at rest: {last:?}"));
         }
     }
 }
